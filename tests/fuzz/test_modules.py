@@ -13,8 +13,8 @@ import pytest
 from tests.fuzz.generator import generate
 from tests.fuzz.run import outcome
 
-#: A module takes a third of a second, most of it LLVM's: in all, some 40 seconds of one core.
-_MODULES, _IN_TEST = 144, 12
+#: A module takes a third of a second, most of it LLVM's: in all, half a minute of one core.
+_MODULES, _IN_TEST = 96, 12
 
 
 @pytest.mark.parametrize("first", range(0, _MODULES, _IN_TEST))

@@ -93,6 +93,8 @@ def test_positions_after_a_picture_are_torchs(qwen: PreTrainedModel, generator: 
     assert not torch.equal(answer, other)
     tokens = {"input_ids": prompt["input_ids"][:, :3]}  # of which no picture was read
     assert torch.equal(generator.generate(**tokens, **_GREEDY), qwen.generate(**tokens, **_GREEDY))
+    embedded = {"inputs_embeds": qwen.get_input_embeddings()(tokens["input_ids"])}
+    assert torch.equal(generator.generate(**embedded, **_GREEDY), qwen.generate(**embedded, **_GREEDY))
 
 
 def test_prompts_of_unequal_lengths_have_pictures(qwen: PreTrainedModel, generator: Generator) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import ml_dtypes  # noqa: F401  (numpy then knows bfloat16)
@@ -98,35 +98,39 @@ def marked(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[Cast]]:
     return mutated.builder_.get(), casts
 
 
-def conversions(function: tirx.PrimFunc, call: relax.Call, target: tvm.target.Target) -> dict[int, int]:
-    """The results of the kernel of `call` that are an argument's elements in another dtype: result -> argument.
-
-    It is compiled and run, and its results are compared with numpy's conversions.
-    """
-    (out,) = call.ty_args
-    results = list(out.fields) if isinstance(out, tvm.ir.TupleType) else [out]
-    inputs = [argument.ty for argument in call.args[1].fields]
+def _pairs(call: relax.Call) -> list[tuple[int, int]]:
+    """The results and arguments of a kernel's call, by their places, that may be one and the other in another dtype."""
+    results, inputs = _results(call), [argument.ty for argument in call.args[1].fields]
     if not all(isinstance(type, relax.TensorType) for type in inputs):
-        return {}
-    shapes = [[_extent(dim) for dim in type.shape.values] for type in (*inputs, *results)]
-    pairs = [
+        return []
+    return [
         (result, argument)
         for result, stored in enumerate(results)
         for argument, read in enumerate(inputs)
         if _FLOATS.issuperset((str(stored.dtype), str(read.dtype)))
-        and np.prod(shapes[argument]) == np.prod(shapes[len(inputs) + result])
+        and np.prod(_shape(read)) == np.prod(_shape(stored))
         and (stored.dtype != read.dtype or len(inputs) == 1)
     ]
-    if not pairs or len(function.params) != len(shapes):
-        return {}
+
+
+def conversions(
+    function: tirx.PrimFunc, call: relax.Call, pairs: list[tuple[int, int]], target: tvm.target.Target
+) -> list[tuple[int, int]]:
+    """Those of `pairs` whose result is the argument's elements in another dtype.
+
+    The kernel of `call` is compiled and run, and its results are compared with numpy's conversions.
+    """
+    results, inputs = _results(call), [argument.ty for argument in call.args[1].fields]
+    if not pairs or len(function.params) != len(inputs) + len(results):
+        return []
     built = compile_kernels({"f": function.with_attr("global_symbol", "f")}, target)
     for integer in (0, 1):  # which way a choice goes
         generator = np.random.default_rng(integer)
         arrays = [
-            (3.0 * generator.standard_normal(shape)).astype(str(type.dtype))
+            (3.0 * generator.standard_normal(_shape(type))).astype(str(type.dtype))
             if str(type.dtype) in _FLOATS
-            else np.full(shape, integer, str(type.dtype))
-            for shape, type in zip(shapes, (*inputs, *results), strict=True)
+            else np.full(_shape(type), integer, str(type.dtype))
+            for type in (*inputs, *results)
         ]
         tensors = [tvm.runtime.tensor(array) for array in arrays]
         built["f"](*tensors)
@@ -135,7 +139,12 @@ def conversions(function: tirx.PrimFunc, call: relax.Call, target: tvm.target.Ta
             for result, argument in pairs
             if _converted(arrays[argument], tensors[len(inputs) + result].numpy())
         ]
-    return dict(pairs)
+    return pairs
+
+
+def _results(call: relax.Call) -> list[relax.TensorType]:
+    (out,) = call.ty_args
+    return list(out.fields) if isinstance(out, tvm.ir.TupleType) else [out]
 
 
 def _converted(source: np.ndarray, result: np.ndarray) -> bool:
@@ -146,6 +155,10 @@ def _converted(source: np.ndarray, result: np.ndarray) -> bool:
     return any(np.array_equal(form.astype(result.dtype).ravel(), result.ravel()) for form in forms)
 
 
+def _shape(type: relax.TensorType) -> list[int]:
+    return [_extent(dim) for dim in type.shape.values]
+
+
 def _extent(dim: object) -> int:
     analyzer = tvm.sym.Analyzer()
     for var in tirx.analysis.undefined_vars(dim):
@@ -153,9 +166,16 @@ def _extent(dim: object) -> int:
     return int(analyzer.simplify(dim))
 
 
-def stored_casts(mod: tvm.IRModule, target: tvm.target.Target) -> Iterator[tuple[str, str, str]]:
-    """What kernels of a lowered module convert and store: the names of argument and result, and the result's dtype."""
-    known: dict[str, dict[int, int]] = {}
+def stored_casts(
+    mod: tvm.IRModule,
+    target: tvm.target.Target,
+    may_be: Callable[[str, str, str], bool] = lambda argument, result, dtype: True,
+) -> Iterator[tuple[str, str, str]]:
+    """What kernels of a lowered module convert and store: the names of argument and result, and the result's dtype.
+
+    Only of such as `may_be` one that is asked for, by the same three, kernels are compiled and tried.
+    """
+    known: dict[tuple[str, tuple[tuple[int, int], ...]], list[tuple[int, int]]] = {}
     for global_var, function in relax_functions(mod):
         if global_var.name_hint in (PREPARE, CARRY):
             continue
@@ -164,27 +184,38 @@ def stored_casts(mod: tvm.IRModule, target: tvm.target.Target) -> Iterator[tuple
             call = binding.value
             if not is_op(call, "relax.call_tir"):
                 continue
-            kernel = call.args[0]
-            if kernel.name_hint not in known:
-                known[kernel.name_hint] = conversions(mod[kernel], call, target)
-            for result, argument in known[kernel.name_hint].items():
-                var = binding.var
-                if isinstance(var.ty, tvm.ir.TupleType):
-                    items = [b for b in bound if isinstance(b.value, relax.TupleGetItem) and b.value.index == result]
-                    var = next((b.var for b in items if b.value.tuple_value.same_as(binding.var)), var)
-                yield getattr(call.args[1].fields[argument], "name", ""), var.name, dtype_of(var) or ""
+            names = {pair: _names(bound, binding, *pair) for pair in _pairs(call)}
+            key = call.args[0].name_hint, tuple(pair for pair, three in names.items() if may_be(*three))
+            if key not in known:
+                known[key] = conversions(mod[call.args[0]], call, [*key[1]], target)
+            yield from (names[pair] for pair in known[key])
+
+
+def _names(bound: list[relax.Binding], binding: relax.Binding, result: int, argument: int) -> tuple[str, str, str]:
+    """An argument and a result of the kernel that a binding calls: their names, and the result's dtype."""
+    var = binding.var
+    if isinstance(var.ty, tvm.ir.TupleType):
+        items = [b for b in bound if isinstance(b.value, relax.TupleGetItem) and b.value.index == result]
+        var = next((b.var for b in items if b.value.tuple_value.same_as(binding.var)), var)
+    return getattr(binding.value.args[1].fields[argument], "name", ""), var.name, dtype_of(var) or ""
 
 
 def own_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> dict[tuple[str, str], bool]:
     """For each cast (function, variable) that is compared, whether a kernel stores it that reads its operand."""
     named, casts = marked(mod)
+    if not casts:
+        return {}
     by_mark = {cast.mark: cast for cast in casts}
     by_operand = {(cast.operand, cast.dtype): cast for cast in casts}
     own = {(cast.function, cast.variable): False for cast in casts}
-    for argument, result, dtype in stored_casts(lower(named, target), target):
-        cast = by_mark.get(_mark_of(result)) or by_operand.get((_mark_of(argument), dtype))
-        if cast is not None:  # else kernels widen or narrow what the model has no cast of
-            own[cast.function, cast.variable] = True
+
+    def cast_of(argument: str, result: str, dtype: str) -> Cast | None:
+        return by_mark.get(_mark_of(result)) or by_operand.get((_mark_of(argument), dtype))
+
+    # Other kernels widen or narrow what the model has no cast of.
+    for stored in stored_casts(lower(named, target), target, lambda *names: cast_of(*names) is not None):
+        cast = cast_of(*stored)
+        own[cast.function, cast.variable] = True
     return own
 
 

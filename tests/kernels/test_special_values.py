@@ -7,11 +7,14 @@ other. `DIFFERS` lists what is not torch's, with the reason.
 from __future__ import annotations
 
 from fnmatch import fnmatch
+from functools import cache
+from itertools import chain, islice, product
 
 import numpy as np
 import pytest
 import torch
 import tvm
+from tvm import relax
 
 from tests.kernels.compiling import machine_of
 from tests.kernels.modules import EPSILON, NUMPY, module
@@ -72,21 +75,42 @@ def _differing(got: np.ndarray, expected: np.ndarray, dtype: str) -> np.ndarray:
     return ~(close | (got == expected) | (np.isnan(got) & np.isnan(expected)))
 
 
-_LOW = [(name, "bfloat16") for name in CASES if name != "group_norm"]  # which TVM refuses in bfloat16
-_SOME = [(name, "float16") for name in CASES if name.split()[0] in ("sort", "topk", "softmax", "std", "max_pool2d")]
+#: The cases of each dtype.
+_NAMES = {
+    "float32": list(CASES),
+    "bfloat16": [name for name in CASES if name != "group_norm"],  # which TVM refuses in bfloat16
+    "float16": [name for name in CASES if name.split()[0] in ("sort", "topk", "softmax", "std", "max_pool2d")],
+}
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*[(name, "float32") for name in CASES], *_LOW, *_SOME])
+@cache
+def _compiled(dtype: str) -> relax.VirtualMachine:
+    """One program of all cases of a dtype, side by side."""
+    cases = [CASES[name] for name in _NAMES[dtype]]
+
+    def body(*arguments: relax.Expr) -> relax.Expr:
+        rest = iter(arguments)
+        return relax.Tuple([case.body(*islice(rest, len(case.shapes))) for case in cases])
+
+    return machine_of(module(body, *[(shape, dtype) for case in cases for shape in case.shapes]))
+
+
+@cache
+def _results(dtype: str, special: str, everywhere: bool) -> dict[str, tuple[list[np.ndarray], np.ndarray]]:
+    """The data and the result of each case, by its name."""
+    number = (SPECIAL_FLOAT16 if dtype == "float16" else SPECIAL)[special]
+    data = {name: _data(CASES[name], dtype, number, everywhere=everywhere) for name in _NAMES[dtype]}
+    results = _compiled(dtype)["main"](*map(tvm.runtime.tensor, chain.from_iterable(data.values())))
+    return {name: (arrays, got.numpy()) for (name, arrays), got in zip(data.items(), results, strict=True)}
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for dtype, names in _NAMES.items() for name in names])
 def test_special_numbers_come_out_as_in_torch(name: str, dtype: str) -> None:
-    case = CASES[name]
-    machine = machine_of(module(case.body, *[(shape, dtype) for shape in case.shapes]))["main"]
-    numbers = SPECIAL_FLOAT16 if dtype == "float16" else SPECIAL
-    for special, everywhere in [(special, everywhere) for special in numbers for everywhere in (False, True)]:
+    for special, everywhere in product(SPECIAL, (False, True)):
         if _reason(dtype, name, special) is not None:
             continue
-        arrays = _data(case, dtype, numbers[special], everywhere=everywhere)
-        got = machine(*map(tvm.runtime.tensor, arrays)).numpy()
-        result = case.torch(*[torch.from_numpy(array.astype("float32")) for array in arrays])
+        arrays, got = _results(dtype, special, everywhere)[name]
+        result = CASES[name].torch(*[torch.from_numpy(array.astype("float32")) for array in arrays])
         rounded = result.to(getattr(torch, str(got.dtype)))
         wrong = _differing(got.astype("float64"), rounded.double().numpy(), dtype)
         where = f"{special} {'everywhere' if everywhere else 'in a tenth of the places'}"

@@ -15,7 +15,7 @@ TOLERANCES = {"mp1": 6e-3, "mp4": 1.2e-2}
 
 def error(name: str, policy: str) -> float:
     """The relative error, in the Frobenius norm, of an architecture under a policy against torch in float64."""
-    built, model = ARCHITECTURES[name](), imported(name, False)
+    built, model = ARCHITECTURES[name](), imported(name)
     with torch.no_grad():
         module = built.module.double()
         wide = [arg.double() if arg.is_floating_point() else arg for arg in built.args]
@@ -38,6 +38,6 @@ def test_low_products_alone_are_nearer(name):
 @pytest.mark.parametrize("preset", ["mp0", "mp1", "mp4", "default", "pure"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_preset_is_optimal_and_mp0_casts_nothing(name, preset):
-    report = amp.autocast(imported(name, True), policy=preset).report
+    report = amp.autocast(imported(name), policy=preset).report
     assert report.is_optimal
     assert (report.casts == 0) == (preset == "mp0")

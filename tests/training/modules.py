@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import nn
 
@@ -19,6 +21,12 @@ def network() -> nn.Sequential:
 def imported(module: nn.Module, rows: int = 6) -> Model:
     """The model of a module that takes `rows` rows of 5 features."""
     return autocast.from_torch(module, (torch.zeros(rows, 5),))
+
+
+@cache
+def imported_network() -> Model:
+    """The network, imported once: steps that are made of it leave it as it is."""
+    return imported(network())
 
 
 def batches(count: int, rows: int = 6) -> list[tuple[torch.Tensor, torch.Tensor]]:

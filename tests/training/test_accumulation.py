@@ -13,7 +13,7 @@ from autocast import get_peak_memory
 from autocast.errors import EndOfDataWarning, InputError, TrainingError
 from autocast.model import Model
 from autocast.policy import Policy
-from autocast.training import LAMB, LANS, MSE, SGD, Adam, AdamW, Trainer, training_step
+from autocast.training import LAMB, MSE, SGD, Adam, AdamW, Trainer, training_step
 from autocast.training.accumulation import accumulation_step, is_accumulator
 from autocast.training.optimizers import Optimizer
 from tests.training.parallel.scenarios import batch, model
@@ -26,7 +26,6 @@ WAYS: dict[str, tuple[Optimizer, dict[str, Any]]] = {
     "Adam": (Adam(), {"recompute": ["0", "1"]}),
     "AdamW": (AdamW(), {"loss_scaling": 1024.0, "clip_norm": 0.05}),
     "LAMB": (LAMB(), {"loss_scaling": autocast.training.DynamicLossScaling()}),
-    "LANS": (LANS(), {}),
     "torch": (AdamW(), {"device": "torch:cpu", "mode": "eager"}),
 }
 

@@ -14,7 +14,7 @@ import autocast
 from autocast import amp, vm
 from autocast.errors import GradientError
 from autocast.training import MSE, SGD, differentiate, training_step
-from tests.training.gradients.checking import check_joint
+from tests.training.gradients.checking import check_gradients, compiled
 from tests.training.modules import rate
 
 
@@ -122,11 +122,11 @@ MODULES = {
 def test_gradients_equal_differences_whatever_the_conditions_are(name):
     mod, flags, shapes = MODULES[name]
     main = mod["main"]
-    joint = differentiate(main, main.params[flags:], mod=mod)
+    run = compiled(differentiate(main, main.params[flags:], mod=mod))
     generator = np.random.default_rng(0)
     arrays = [generator.normal(size=shape) for shape in shapes]
     for conditions in np.ndindex((2,) * flags):
-        check_joint(joint, *(np.array(bool(c)) for c in conditions), *arrays)
+        check_gradients(run, *(np.array(bool(c)) for c in conditions), *arrays)
 
 
 @I.ir_module

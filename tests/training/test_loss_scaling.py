@@ -17,7 +17,7 @@ from autocast.training.loss_scaling import DynamicLossScaling, StaticLossScaling
 from autocast.training.losses import MSE
 from autocast.training.optimizers import SGD, AdamW
 from autocast.training.step import training_step
-from tests.training.modules import batches, imported, network, rate
+from tests.training.modules import batches, imported, imported_network, network, rate
 
 QUICK = DynamicLossScaling(
     init_loss_scaling=64.0, incr_every_n_steps=3, decr_every_n_nan_or_inf=2, incr_ratio=4.0, decr_ratio=0.25
@@ -26,7 +26,7 @@ QUICK = DynamicLossScaling(
 
 def compiled(scaling, optimizer=None, **options):
     optimizer = optimizer or SGD()
-    return vm.compile(training_step(imported(network()), MSE(), optimizer, loss_scaling=scaling, **options))
+    return vm.compile(training_step(imported_network(), MSE(), optimizer, loss_scaling=scaling, **options))
 
 
 def snapshot(executable):
@@ -124,7 +124,7 @@ def test_the_loss_is_not_scaled_and_a_static_scale_stays():
     plain, scaled = compiled(None), compiled(1024)
     for x, y in batches(3):
         assert float(plain(x, y, rate(0.1))) == float(scaled(x, y, rate(0.1)))
-    model = training_step(imported(network()), MSE(), SGD(), loss_scaling=StaticLossScaling(8.0))
+    model = training_step(imported_network(), MSE(), SGD(), loss_scaling=StaticLossScaling(8.0))
     assert float(model.params["loss_scale"].numpy()) == 8.0
     assert "loss_scale" not in model.updated
 

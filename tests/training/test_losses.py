@@ -14,7 +14,7 @@ from autocast.errors import InputError, TrainingError
 from autocast.training.append_loss import append_loss, check_labels
 from autocast.training.differentiate import differentiate
 from autocast.training.losses import MSE, NLL, BCEWithLogits, CrossEntropy, SmoothL1
-from tests.training.modules import imported, network
+from tests.training.modules import imported_network, network
 
 SHAPE = (4, 3, 7)
 WEIGHTS = (0.5, 1.0, 2.0, 0.25, 3.0, 0.0, 1.5)
@@ -195,7 +195,7 @@ def test_a_batch_may_be_of_any_size():
         (lambda: CrossEntropy(ignored=0), "got the option 'ignored'; nearest: ignore_index"),
         (lambda: MSE("mean"), "MSE: got a str without a name; a loss is given to the trainer"),
         (
-            lambda: append_loss(append_loss(imported(network()), MSE()), MSE()),
+            lambda: append_loss(append_loss(imported_network(), MSE()), MSE()),
             r"the model has an input 'labels' already \(input, labels\)",
         ),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cache
 
 import numpy as np
 import pytest
@@ -30,8 +31,13 @@ def imported(module: nn.Module, dtype: str) -> autocast.Model:
     return autocast.from_torch(module, batch(dtype)[:1])
 
 
-def trainer(module: nn.Module, dtype: str, learning_rate: float = 0.05, **options: object) -> Trainer:
-    return Trainer(imported(module, dtype), MSE(), SGD(), learning_rate=learning_rate, **options)
+@cache
+def imported_low(dtype: str) -> autocast.Model:
+    return imported(low(dtype), dtype)
+
+
+def trainer(dtype: str, learning_rate: float = 0.05, **options: object) -> Trainer:
+    return Trainer(imported_low(dtype), MSE(), SGD(), learning_rate=learning_rate, **options)
 
 
 def stored(trained: Trainer) -> set[str]:
@@ -43,7 +49,7 @@ def stored(trained: Trainer) -> set[str]:
 def test_masters_are_float32_and_step_as_torch_does(dtype: str) -> None:
     module = low(dtype)
     x, y = batch(dtype)
-    ours = trainer(module, dtype)
+    ours = trainer(dtype)
     loss = ours.step((x, y))
     expected = nn.functional.mse_loss(module(x).float(), y)
     expected.backward()
@@ -58,7 +64,7 @@ def test_masters_are_float32_and_step_as_torch_does(dtype: str) -> None:
 
 @pytest.mark.parametrize("policy", [None, "rules", "mp1", "mp4", "default"])
 def test_every_preset_trains_a_bfloat16_model_with_masters(policy: str | None) -> None:
-    trained = trainer(low("bfloat16"), "bfloat16", amp=policy)
+    trained = trainer("bfloat16", amp=policy)
     losses = trained.fit([batch("bfloat16")] * 30, progress=False)
     assert losses[-1] < 0.8 * losses[0]
     assert stored(trained) == {"float32"}
@@ -73,7 +79,7 @@ def test_every_preset_trains_a_bfloat16_model_with_masters(policy: str | None) -
     ],
 )
 def test_without_masters_parameters_stay_as_they_arrived(dtype: str, policy: str) -> None:
-    trained = trainer(low(dtype), dtype, amp=policy)
+    trained = trainer(dtype, amp=policy)
     losses = trained.fit([batch(dtype)] * 30, progress=False)
     assert losses[-1] < 0.8 * losses[0]
     assert stored(trained) == {dtype}
@@ -83,7 +89,7 @@ def test_what_a_low_parameter_cannot_hold_of_an_update_its_master_keeps() -> Non
     module = low("bfloat16")
     reached = {}
     for policy in ("rules", "rules, fp32_params=False"):
-        trained = trainer(module, "bfloat16", learning_rate=1e-6, amp=policy)
+        trained = trainer("bfloat16", learning_rate=1e-6, amp=policy)
         trained.fit([batch("bfloat16")] * 3, progress=False)
         reached[policy] = trained.executable.state["2.weight"].numpy().astype("float32")
     start = module[2].weight.detach().float().numpy()
@@ -94,7 +100,7 @@ def test_what_a_low_parameter_cannot_hold_of_an_update_its_master_keeps() -> Non
 def test_what_training_reached_goes_back_in_the_dtype_in_which_it_arrived() -> None:
     module = low("bfloat16")
     before = copy.deepcopy(module)
-    trained = trainer(module, "bfloat16", amp="bfloat16")
+    trained = trainer("bfloat16", amp="bfloat16")
     trained.fit([batch("bfloat16")] * 5, progress=False)
     assert {str(tensor.dtype) for tensor in trained.trained().params.values()} == {"bfloat16"}
     trained.to_torch(module)
@@ -103,12 +109,12 @@ def test_what_training_reached_goes_back_in_the_dtype_in_which_it_arrived() -> N
 
 
 def test_a_checkpoint_goes_on_to_the_last_bit(tmp_path) -> None:
-    module, path = low("bfloat16"), tmp_path / "run.safetensors"
-    whole = trainer(module, "bfloat16", amp="bfloat16").fit([batch("bfloat16")] * 6, progress=False)
-    first = trainer(module, "bfloat16", amp="bfloat16")
+    path = tmp_path / "run.safetensors"
+    whole = trainer("bfloat16", amp="bfloat16").fit([batch("bfloat16")] * 6, progress=False)
+    first = trainer("bfloat16", amp="bfloat16")
     first.fit([batch("bfloat16")] * 4, progress=False)
     first.save(path)
-    second = trainer(module, "bfloat16", amp="bfloat16")
+    second = trainer("bfloat16", amp="bfloat16")
     second.load(path)
     assert second.fit([batch("bfloat16")] * 2, progress=False) == whole[4:]
 

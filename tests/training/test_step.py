@@ -16,11 +16,11 @@ from autocast.training.loss_scaling import DynamicLossScaling
 from autocast.training.losses import MSE, CrossEntropy
 from autocast.training.optimizers import SGD, AdamW
 from autocast.training.step import training_step
-from tests.training.modules import batches, imported, network, rate
+from tests.training.modules import batches, imported, imported_network, network, rate
 
 
 def test_inputs_results_and_state_have_names():
-    step = training_step(imported(network()), MSE(), SGD(momentum=0.9), loss_scaling=DynamicLossScaling())
+    step = training_step(imported_network(), MSE(), SGD(momentum=0.9), loss_scaling=DynamicLossScaling())
     assert step.input_names == ("input", "labels", "learning_rate")
     assert step.output_names == ("loss",)
     assert step.num_results == 1
@@ -33,7 +33,7 @@ def test_inputs_results_and_state_have_names():
 
 
 def test_the_loss_is_that_of_the_parameters_before_the_update():
-    module, step = network(), training_step(imported(network()), MSE(), SGD())
+    module, step = network(), training_step(imported_network(), MSE(), SGD())
     x, y = batches(1)[0]
     expected = nn.functional.mse_loss(module(x), y).detach()
     torch.testing.assert_close(step(x, y, rate(0.1)), expected)
@@ -41,7 +41,7 @@ def test_the_loss_is_that_of_the_parameters_before_the_update():
 
 
 def test_every_call_of_a_compiled_step_goes_on_from_the_last_and_the_model_stays():
-    step = training_step(imported(network()), MSE(), SGD())
+    step = training_step(imported_network(), MSE(), SGD())
     before = {name: value.numpy().copy() for name, value in step.params.items()}
     executable = vm.compile(step)
     x, y = batches(1)[0]
@@ -53,7 +53,7 @@ def test_every_call_of_a_compiled_step_goes_on_from_the_last_and_the_model_stays
 
 
 def test_a_learning_rate_of_zero_changes_no_parameter():
-    executable = vm.compile(training_step(imported(network()), MSE(), AdamW()))
+    executable = vm.compile(training_step(imported_network(), MSE(), AdamW()))
     before = executable.state["0.weight"].numpy().copy()
     executable(*batches(1)[0], rate(0.0))
     np.testing.assert_array_equal(executable.state["0.weight"].numpy(), before)
@@ -115,7 +115,7 @@ def test_a_batch_may_be_of_any_size():
 
 
 def test_autocast_rounds_products_but_neither_parameters_nor_their_updates():
-    step = training_step(imported(network()), MSE(), AdamW(), clip_norm=1.0)
+    step = training_step(imported_network(), MSE(), AdamW(), clip_norm=1.0)
     low = amp.autocast(step)
     assert low.report.casts > 0
     assert low.updated == step.updated
@@ -126,7 +126,7 @@ def test_autocast_rounds_products_but_neither_parameters_nor_their_updates():
 
 
 def test_training_in_bfloat16_follows_training_in_float32():
-    step = training_step(imported(network()), MSE(), AdamW())
+    step = training_step(imported_network(), MSE(), AdamW())
     full, low = vm.compile(step), vm.compile(amp.autocast(step))
     for x, y in batches(1) * 30:
         losses = [float(executable(x, y, rate(0.02))) for executable in (full, low)]
@@ -140,7 +140,7 @@ def test_gradients_are_computed_once_however_often_they_are_read():
     """The update, the norm and the check read the same gradient: the backward pass is there once."""
 
     def products(**options):
-        step = training_step(imported(network()), MSE(), AdamW(), **options)
+        step = training_step(imported_network(), MSE(), AdamW(), **options)
         bindings = [binding.value for block in step.main.body.blocks for binding in block.bindings]
         return sum(ir.is_op(value, "relax.matmul") for value in bindings)
 
@@ -164,7 +164,7 @@ class Partly(nn.Linear):
             id="everything frozen",
         ),
         pytest.param(
-            lambda: training_step(training_step(imported(network()), MSE(), SGD()), MSE(), SGD()),
+            lambda: training_step(training_step(imported_network(), MSE(), SGD()), MSE(), SGD()),
             TrainingError,
             "the model has an input 'labels' already",
             id="a training step",

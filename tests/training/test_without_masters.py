@@ -15,7 +15,7 @@ import autocast
 from autocast import amp
 from autocast.errors import CheckpointError, PolicyWarning
 from autocast.training import LAMB, MSE, SGD, AdamW, CrossEntropy, Trainer, training_step
-from tests.training.modules import batches, imported, network
+from tests.training.modules import batches, imported, imported_network, network
 
 NEAREST = amp.Policy(fp32_params=False)
 STOCHASTIC = amp.Policy(fp32_params=False, weight_gradients="bf16sr")
@@ -23,7 +23,7 @@ WEIGHTS = ("0.weight", "0.bias", "2.weight", "2.bias")
 
 
 def trainer(policy: amp.Policy) -> Trainer:
-    return Trainer(imported(network()), MSE(), AdamW(), learning_rate=0.01, amp=policy)
+    return Trainer(imported_network(), MSE(), AdamW(), learning_rate=0.01, amp=policy)
 
 
 def test_a_step_reads_and_replaces_the_low_parameter():
@@ -86,7 +86,7 @@ def test_a_step_reads_and_replaces_the_low_parameter():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_parameters_are_stored_low_and_the_state_of_the_optimizer_in_float32(optimizer, dtype):
     policy = amp.Policy(preset="pure", dtype=dtype, fp32_params=False)
-    model = amp.autocast(training_step(imported(network()), MSE(), optimizer), policy=policy)
+    model = amp.autocast(training_step(imported_network(), MSE(), optimizer), policy=policy)
     relax.analysis.well_formed(model.mod)
     dtypes = {name: str(tensor.dtype) for name, tensor in model.params.items()}
     assert {dtypes.pop(name) for name in WEIGHTS} == {dtype}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
 import tvm
 from tvm import relax
 
-from tests.kernels.modules import module, run
+from tests.kernels.modules import NUMPY, module, run
 
 op = relax.op
 
@@ -20,15 +19,19 @@ _REMAINDERS = {"mod": [0, 0, 1, -1, 1], "floor_mod": [0, 0, 1, 1, -1]}
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
-@pytest.mark.parametrize("name", [*_QUOTIENTS, *_REMAINDERS])
-def test_integers_over_zero_are_zero_and_the_smallest_over_minus_one_is_itself(name: str, dtype: str) -> None:
+def test_integers_over_zero_are_zero_and_the_smallest_over_minus_one_is_itself(dtype: str) -> None:
     smallest = np.iinfo(dtype).min
     x, y = np.array([5, -5, 7, -7, 7, smallest], dtype), np.array([0, 0, 2, 2, -2, -1], dtype)
-    expected = [*{**_QUOTIENTS, **_REMAINDERS}[name], smallest if name in _QUOTIENTS else 0]
+    names = [*_QUOTIENTS, *_REMAINDERS]
     for times in (1, 16):  # 96 numbers are computed as vectors
-        x, y = np.tile(x, times), np.tile(y, times)
-        (got,) = run(module(getattr(op, name), (x.shape, dtype), (y.shape, dtype)), x, y)
-        assert got.tolist() == expected * times
+        operands = np.tile(x, times), np.tile(y, times)
+        mod = module(
+            lambda a, b: relax.Tuple([getattr(op, name)(a, b) for name in names]),
+            *[(each.shape, dtype) for each in operands],
+        )
+        for name, got in zip(names, run(mod, *operands), strict=True):
+            expected = [*{**_QUOTIENTS, **_REMAINDERS}[name], smallest if name in _QUOTIENTS else 0]
+            assert got.tolist() == expected * times, name
 
 
 def test_unsigned_integers_over_zero_are_zero() -> None:
@@ -68,14 +71,18 @@ def test_numbers_that_are_known_count_as_others_do(name: str, dtype: str) -> Non
             assert torch.equal(torch.signbit(got)[~got.isnan()], torch.signbit(expected)[~got.isnan()])
 
 
+_BOUNDS = [(-3, 2), (3, 1), (1, 300), (-np.inf, 2), (-300, -3)]
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int64", "float64", "float32"])
-@pytest.mark.parametrize(("low", "high"), [(-3, 2), (3, 1), (1, 300), (-np.inf, 2), (-300, -3)])
-def test_bounds_that_a_dtype_has_not_or_in_another_order(low: float, high: float, dtype: str) -> None:
+def test_bounds_that_a_dtype_has_not_or_in_another_order(dtype: str) -> None:
     x = np.arange(-8, 8).astype(dtype)
     known = np.iinfo(dtype) if "int" in dtype else np.finfo(dtype)
-    (got,) = run(module(lambda a: op.clip(a, low, high), (x.shape, dtype)), x)
-    expected = np.minimum(np.maximum(x.astype("float64"), low), high)
-    np.testing.assert_array_equal(got, np.clip(expected, known.min, known.max).astype(dtype))
+    results = run(module(lambda a: relax.Tuple([op.clip(a, *bounds) for bounds in _BOUNDS]), (x.shape, dtype)), x)
+    for (low, high), got in zip(_BOUNDS, results, strict=True):
+        expected = np.minimum(np.maximum(x.astype("float64"), low), high)
+        clipped = np.clip(expected, known.min, known.max).astype(dtype)
+        np.testing.assert_array_equal(got, clipped, err_msg=f"from {low} to {high}")
 
 
 def test_signs_of_unsigned_integers() -> None:
@@ -128,21 +135,25 @@ def test_a_number_differs_from_itself_where_it_is_nan() -> None:
     assert differs.tolist() == [True, False] and [one.tolist() for one in same] == [[False, True]] * 3
 
 
-@pytest.mark.parametrize("size", [1, 5, 64, 300])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_what_int16_cannot_hold_is_the_same_at_every_size(dtype: str, size: int) -> None:
-    x = np.resize(np.array([np.nan, np.inf, -np.inf, 40000.0, -1.5]), size)
-    x = x.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    (got,) = run(module(lambda x: op.astype(x, "int16"), (x.shape, dtype)), x)
-    low_bits = int(np.float64(x[3])) - 65536 if size > 3 else 0
-    np.testing.assert_array_equal(got, np.resize(np.array([0, 0, 0, low_bits, -1], "int16"), size))
+def test_what_int16_cannot_hold_is_the_same_at_every_size(dtype: str) -> None:
+    numbers = np.array([np.nan, np.inf, -np.inf, 40000.0, -1.5]).astype(NUMPY.get(dtype, dtype))
+    arrays = [np.resize(numbers, size) for size in (1, 5, 64, 300)]
+    mod = module(
+        lambda *every: relax.Tuple([op.astype(x, "int16") for x in every]), *[(x.shape, dtype) for x in arrays]
+    )
+    expected = np.array([0, 0, 0, int(np.float64(numbers[3])) - 65536, -1], "int16")
+    for got in run(mod, *arrays):
+        np.testing.assert_array_equal(got, np.resize(expected, got.size))
+
+
+_SIZES = [(1, 1), (1, 5), (4, 1), (1, 2), (4, 5)]
 
 
 @pytest.mark.parametrize("symbolic", [False, True], ids=["static", "run-time"])
-@pytest.mark.parametrize("size", [(1, 1), (1, 5), (4, 1), (1, 2), (4, 5)], ids=str)
 @pytest.mark.parametrize("method", ["linear", "cubic"])
-def test_images_resized_to_one_pixel_with_aligned_corners(method: str, size: tuple[int, int], symbolic: bool) -> None:
-    def body(x: relax.Expr, like: relax.Expr) -> relax.Expr:
+def test_images_resized_to_one_pixel_with_aligned_corners(method: str, symbolic: bool) -> None:
+    def resized(x: relax.Expr, like: relax.Expr) -> relax.Expr:
         return op.image.resize2d(
             x,
             relax.ShapeExpr(like.ty.shape.values),
@@ -152,11 +163,16 @@ def test_images_resized_to_one_pixel_with_aligned_corners(method: str, size: tup
             cubic_alpha=-0.75,
         )
 
-    x, like = np.random.default_rng(0).standard_normal((2, 3, 6, 7), "float32"), np.zeros(size, "float32")
-    (got,) = run(module(body, (x.shape, "float32"), (("h", "w") if symbolic else size, "float32")), x, like)
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 7), "float32")
+    shapes = [(f"h{i}", f"w{i}") if symbolic else size for i, size in enumerate(_SIZES)]
+    mod = module(
+        lambda x, *likes: relax.Tuple([resized(x, like) for like in likes]),
+        *[(shape, "float32") for shape in (x.shape, *shapes)],
+    )
     mode = {"linear": "bilinear", "cubic": "bicubic"}[method]
-    expected = torch.nn.functional.interpolate(torch.from_numpy(x), size, mode=mode, align_corners=True)
-    np.testing.assert_allclose(got, expected, atol=1e-5)
+    for size, got in zip(_SIZES, run(mod, x, *[np.zeros(size, "float32") for size in _SIZES]), strict=True):
+        expected = torch.nn.functional.interpolate(torch.from_numpy(x), size, mode=mode, align_corners=True)
+        np.testing.assert_allclose(got, expected, atol=1e-5, err_msg=str(size))
 
 
 @pytest.mark.parametrize(("mode", "place"), [("align_corners", 0), ("tf_crop_and_resize", 1)])

@@ -110,7 +110,7 @@ def expected(case: str, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     st.sampled_from(["int8", "uint8"]),
     st.sampled_from(["int8", "uint8"]),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_products_of_any_size_are_exact(rows: int, depth: int, columns: int, left: str, right: str) -> None:
     mod = module(
         lambda x, w: op.matmul(wide(x), wide(w), out_dtype="int32"), (("n", depth), left), ((depth, columns), right)

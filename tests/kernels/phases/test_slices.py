@@ -19,34 +19,34 @@ from tests.kernels.modules import module
 op = relax.op
 
 
+#: Where slices begin and end, and their steps.
+_KNOWN = [
+    (3, -3, 1),
+    (-5, -1, 1),
+    (-5, 100, 1),
+    (5, 3, 1),
+    (2, -2, 3),
+    (-2, -7, -1),
+    (-1, -100, -1),
+    (4, 1, -2),
+    (1, 4, -1),
+]
+
+
 @pytest.mark.parametrize("width", [1, 4], ids=["of one column", "of four"])
 @pytest.mark.parametrize("transposed", [False, True], ids=["as it is", "transposed"])
-@pytest.mark.parametrize(
-    ("begin", "end", "step"),
-    [
-        (3, -3, 1),
-        (-5, -1, 1),
-        (-5, 100, 1),
-        (5, 3, 1),
-        (2, -2, 3),
-        (-2, -7, -1),
-        (-1, -100, -1),
-        (4, 1, -2),
-        (1, 4, -1),
-    ],
-)
-def test_a_slice_of_a_run_time_axis_by_known_places(
-    begin: int, end: int, step: int, transposed: bool, width: int
-) -> None:
+def test_slices_of_a_run_time_axis_by_known_places(transposed: bool, width: int) -> None:
     def body(x: Any) -> Any:
-        part = op.strided_slice(x, [0], [begin], [end], [step])
-        return op.permute_dims(part) if transposed else op.add(part, part)
+        parts = [op.strided_slice(x, [0], [begin], [end], [step]) for begin, end, step in _KNOWN]
+        return relax.Tuple([op.permute_dims(part) if transposed else op.add(part, part) for part in parts])
 
     executable = vm.compile(module(body, (("n", width), "float32")))
     for rows in range(9):
         x = np.arange(width * rows, dtype="float32").reshape(rows, width)
-        part = x[begin:end:step]
-        np.testing.assert_array_equal(executable(x), part.T if transposed else part + part)
+        for (begin, end, step), got in zip(_KNOWN, executable(x), strict=True):
+            part = x[begin:end:step]
+            expected = part.T if transposed else part + part
+            np.testing.assert_array_equal(got, expected, err_msg=f"{begin}:{end}:{step} of {rows}")
 
 
 def _by_run_time_places(step: int) -> tvm.IRModule:

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax import op
 
 from autocast.operators import own
-from tests.training.gradients.checking import arguments, check_gradients
+from tests.training.gradients.checking import Run, arguments, check_gradients, programs_of
 
 
 class Case(NamedTuple):
@@ -225,8 +225,16 @@ CONVERSION = {
 CASES = {**ELEMENTWISE, **SPECIAL, **PRODUCTS, **REDUCTIONS, **LAYOUT, **INDEXING, **CONVERSION}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_gradient_is_the_slope_that_central_differences_measure(name: str) -> None:
+def _data(name: str) -> list[np.ndarray]:
     case = CASES[name]
-    floats = arguments(len(name), *case.shapes, low=case.low, high=case.high)
-    check_gradients(case.build, *floats, *case.indices)
+    return [*arguments(len(name), *case.shapes, low=case.low, high=case.high), *case.indices]
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, Run]:
+    return programs_of({name: (case.build, _data(name)) for name, case in CASES.items()})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_gradient_is_the_slope_that_central_differences_measure(programs: dict[str, Run], name: str) -> None:
+    check_gradients(programs[name], *_data(name))

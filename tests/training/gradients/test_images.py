@@ -15,7 +15,7 @@ from autocast import Model, vm
 from autocast.errors import TrainingModeWarning
 from autocast.frontend import from_torch
 from autocast.training import MSE, SGD, Trainer
-from tests.training.gradients.checking import arguments, check_gradients
+from tests.training.gradients.checking import Run, arguments, check_gradients, programs_of
 from tests.training.test_architectures import assert_gradients_close, gradients_of
 
 #: Calls, and the shapes of their operands.
@@ -57,16 +57,21 @@ POOLING: dict[str, tuple[Callable[..., relax.Expr], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_gradients_of_convolutions_are_central_differences(name: str) -> None:
-    build, shapes = CONVOLUTIONS[name]
-    check_gradients(build, *arguments(0, *shapes))
+#: Calls of both, and their data.
+CALLS = {
+    **{name: (build, arguments(0, *shapes)) for name, (build, shapes) in CONVOLUTIONS.items()},
+    **{name: (build, arguments(0, shape)) for name, (build, shape) in POOLING.items()},
+}
 
 
-@pytest.mark.parametrize("name", POOLING)
-def test_gradients_of_pooling_are_central_differences(name: str) -> None:
-    build, shape = POOLING[name]
-    check_gradients(build, *arguments(0, shape))
+@pytest.fixture(scope="module")
+def programs() -> dict[str, Run]:
+    return programs_of(CALLS)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_gradients_are_central_differences(programs: dict[str, Run], name: str) -> None:
+    check_gradients(programs[name], *CALLS[name][1])
 
 
 class Images(torch.nn.Module):
@@ -144,60 +149,53 @@ class _Sampled(torch.nn.Module):
         return torch.nn.functional.grid_sample(x, places, align_corners=False)
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        torch.nn.AdaptiveAvgPool2d(1),
-        torch.nn.AdaptiveAvgPool2d((3, 2)),
-        torch.nn.Upsample(scale_factor=2),
-        torch.nn.Upsample(size=(5, 11), mode="bilinear"),
-        torch.nn.AvgPool2d(3, 2, 1, ceil_mode=True),
-        torch.nn.Sequential(torch.nn.Flatten(2), torch.nn.AdaptiveAvgPool1d(4)),
-        _Sampled(),
-    ],
-    ids=["pooled", "pooled to windows", "repeated", "resized", "cut windows", "rows", "sampled"],
-)
-def test_batches_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module) -> None:
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), layer)
+class _Each(torch.nn.Module):
+    """A number of what each of several layers makes of images, each with a convolution of its own: side by side."""
+
+    def __init__(self, layers: dict[str, torch.nn.Module]) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleDict(
+            {name: torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), layer) for name, layer in layers.items()}
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([(layer(x).flatten() - 1).square().mean() for layer in self.layers.values()])
+
+
+def test_batches_of_any_size_have_the_gradients_of_torch() -> None:
+    module = _Each(
+        {
+            "pooled": torch.nn.AdaptiveAvgPool2d(1),
+            "pooled to windows": torch.nn.AdaptiveAvgPool2d((3, 2)),
+            "repeated": torch.nn.Upsample(scale_factor=2),
+            "resized": torch.nn.Upsample(size=(5, 11), mode="bilinear"),
+            "cut windows": torch.nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+            "rows": torch.nn.Sequential(torch.nn.Flatten(2), torch.nn.AdaptiveAvgPool1d(4)),
+            "sampled": _Sampled(),
+        }
+    )
     model = from_torch(module, (torch.randn(4, 3, 8, 6),), dynamic={"n": ("*", 0, 0, 8)})
     _check_against_torch(model, module, [torch.randn(count, 3, 8, 6) for count in (1, 4, 7)])
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        torch.nn.AdaptiveAvgPool2d(1),
-        torch.nn.Sequential(torch.nn.Hardtanh(-0.2, 0.2), torch.nn.AdaptiveMaxPool2d(1)),
-        torch.nn.ReflectionPad2d(1),
-        torch.nn.ReplicationPad2d((1, 0, 2, 1)),
-        torch.nn.Conv2d(4, 4, 2, stride=(2, 3)),
-        torch.nn.Conv2d(4, 4, 3, stride=3, padding=1, groups=2),
-        torch.nn.AdaptiveAvgPool2d((3, 2)),
-        torch.nn.AvgPool2d(2, 2, ceil_mode=True),
-        torch.nn.Upsample(scale_factor=(3, 2)),
-        torch.nn.Upsample(size=(5, 11)),
-        torch.nn.Upsample(scale_factor=2, mode="bilinear"),
-        torch.nn.Upsample(size=(5, 1), mode="bilinear", align_corners=True),
-        torch.nn.Upsample(scale_factor=2, mode="bicubic"),
-    ],
-    ids=[
-        "means",
-        "maxima with equals",
-        "reflected",
-        "replicated",
-        "every second window",
-        "every third window",
-        "windows",
-        "cut windows",
-        "repeated",
-        "nearest",
-        "linear",
-        "linear from corner to corner",
-        "cubic",
-    ],
-)
-def test_images_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module) -> None:
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), layer)
+def test_images_of_any_size_have_the_gradients_of_torch() -> None:
+    module = _Each(
+        {
+            "means": torch.nn.AdaptiveAvgPool2d(1),
+            "maxima with equals": torch.nn.Sequential(torch.nn.Hardtanh(-0.2, 0.2), torch.nn.AdaptiveMaxPool2d(1)),
+            "reflected": torch.nn.ReflectionPad2d(1),
+            "replicated": torch.nn.ReplicationPad2d((1, 0, 2, 1)),
+            "every second window": torch.nn.Conv2d(4, 4, 2, stride=(2, 3)),
+            "every third window": torch.nn.Conv2d(4, 4, 3, stride=3, padding=1, groups=2),
+            "windows": torch.nn.AdaptiveAvgPool2d((3, 2)),
+            "cut windows": torch.nn.AvgPool2d(2, 2, ceil_mode=True),
+            "repeated": torch.nn.Upsample(scale_factor=(3, 2)),
+            "nearest": torch.nn.Upsample(size=(5, 11)),
+            "linear": torch.nn.Upsample(scale_factor=2, mode="bilinear"),
+            "linear from corner to corner": torch.nn.Upsample(size=(5, 1), mode="bilinear", align_corners=True),
+            "cubic": torch.nn.Upsample(scale_factor=2, mode="bicubic"),
+        }
+    )
     model = from_torch(module, (torch.randn(2, 3, 8, 6),), dynamic={"h": ("*", 2, 1, 64), "w": ("*", 3, 1, 64)})
     _check_against_torch(model, module, [torch.randn(2, 3, *size) for size in ((8, 6), (5, 13), (2, 3))])
 
@@ -220,20 +218,26 @@ class _Half(torch.nn.Module):
         return x[..., x.shape[-1] // 2 :]
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [_Part(0, 1), _Part(-1, None), _Part(1, None), _Part(None, -1), _Part(1, None, 2), _Part(None, None, 3), _Half()],
-    ids=["first", "last", "all but the first", "all but the last", "every second", "every third", "half"],
-)
-def test_slices_of_images_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module) -> None:
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), layer)
+def test_slices_of_images_of_any_size_have_the_gradients_of_torch() -> None:
+    module = _Each(
+        {
+            "first": _Part(0, 1),
+            "last": _Part(-1, None),
+            "all but the first": _Part(1, None),
+            "all but the last": _Part(None, -1),
+            "every second": _Part(1, None, 2),
+            "every third": _Part(None, None, 3),
+            "second half": _Half(),
+        }
+    )
     model = from_torch(module, (torch.randn(2, 3, 8, 6),), dynamic={"h": ("*", 2, 3, 64), "w": ("*", 3, 2, 64)})
     _check_against_torch(model, module, [torch.randn(2, 3, *size) for size in ((8, 6), (5, 13), (3, 2))])
 
 
-def _check_against_torch(model: Model, module: torch.nn.Module, batches: list[torch.Tensor]) -> None:
-    trainer, module = Trainer(model, MSE(), SGD(), learning_rate=0.1), copy.deepcopy(module)
-    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+def _check_against_torch(model: Model, module: _Each, batches: list[torch.Tensor]) -> None:
+    rate = 0.1 * len(module.layers)  # the loss is the mean over them
+    trainer, module = Trainer(model, MSE(), SGD(), learning_rate=rate), copy.deepcopy(module)
+    optimizer = torch.optim.SGD(module.parameters(), rate)
     for x in batches:
         outputs = module(x)
         labels = torch.randn_like(outputs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache, reduce
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ from autocast.errors import GradientError
 from autocast.operators import own
 from autocast.training.differentiate import differentiate
 from tests.kernels.modules import module, random, run
-from tests.training.gradients.checking import arguments, check_gradients
+from tests.training.gradients.checking import Run, arguments, check_gradients, programs_of
 
 LABELS = np.array([2, -100, 0, 5])
 
@@ -142,22 +144,41 @@ IN_FLOAT64 = [name for name in CASES if "norm" not in name]
 LOW = ("relu", "gelu", "gelu_tanh", "silu", "softplus", "attention", "attention_bias of keys")
 
 
+def _data(name: str) -> list[np.ndarray]:
+    return [*arguments(3, *CASES[name].shapes), *CASES[name].labels]
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, Run]:
+    return programs_of({name: (CASES[name].build, _data(name)) for name in IN_FLOAT64})
+
+
 @pytest.mark.parametrize("name", IN_FLOAT64)
-def test_gradients_are_what_central_differences_measure(name):
-    case = CASES[name]
-    check_gradients(case.build, *arguments(3, *case.shapes), *case.labels)
+def test_gradients_are_what_central_differences_measure(programs: dict[str, Run], name: str) -> None:
+    check_gradients(programs[name], *_data(name))
 
 
-def _gradients(case: Case, arrays: list[np.ndarray], weights: np.ndarray) -> list[np.ndarray]:
-    """The gradients of sum(result * weights), computed by our kernels."""
+#: A case, its arrays, and the weights of its result.
+Call = tuple[Case, list[np.ndarray], np.ndarray]
+
+
+def _gradients(calls: list[Call]) -> list[list[np.ndarray]]:
+    """The gradients of the sums of results * weights, computed by our kernels in one program."""
+    operands = [[*arrays, *case.labels, weights] for case, arrays, weights in calls]
 
     def body(*args: relax.Var) -> relax.Expr:
-        return relax.op.sum(relax.op.astype(case.build(*args[:-1]), "float32") * args[-1])
+        rest = iter(args)
+        given = [[*islice(rest, len(each))] for each in operands]
+        results = [case.build(*each[:-1]) for (case, *_), each in zip(calls, given, strict=True)]
+        sums = [relax.op.sum(relax.op.astype(y, "float32") * each[-1]) for y, each in zip(results, given, strict=True)]
+        return reduce(relax.op.add, sums)
 
-    every = [*arrays, *case.labels, weights]
-    function = module(body, *[(array.shape, str(array.dtype)) for array in every])["main"]
-    joint = differentiate(function, function.params[: len(arrays)])
-    return run(tvm.IRModule({"main": joint.with_attr("global_symbol", "main")}), *every)[1:]
+    function = module(body, *[(array.shape, str(array.dtype)) for each in operands for array in each])["main"]
+    params = iter(function.params)
+    given = [[*islice(params, len(each))][: len(arrays)] for each, (_, arrays, _) in zip(operands, calls, strict=True)]
+    joint = differentiate(function, [*chain(*given)])
+    results = iter(run(tvm.IRModule({"main": joint.with_attr("global_symbol", "main")}), *chain(*operands))[1:])
+    return [[*islice(results, len(arrays))] for _, arrays, _ in calls]
 
 
 def _torch_gradients(case: Case, arrays: list[np.ndarray], weights: np.ndarray | None) -> tuple[Any, list[np.ndarray]]:
@@ -171,28 +192,45 @@ def _torch_gradients(case: Case, arrays: list[np.ndarray], weights: np.ndarray |
     ]
 
 
+def _call(name: str, shapes: Iterable[tuple[int, ...]], dtype: str) -> Call:
+    """A case on random arrays, a fourth of which, a bias, is in float32."""
+    arrays = [random(shape, dtype if at < 3 else "float32", at) for at, shape in enumerate(shapes)]
+    return CASES[name], arrays, random(_torch_gradients(CASES[name], arrays, None)[0], "float32", 99)
+
+
+@cache
+def _in_float32() -> dict[str, tuple[Call, list[np.ndarray]]]:
+    """The calls of all cases, and their gradients."""
+    calls = [_call(name, case.shapes, "float32") for name, case in CASES.items()]
+    return dict(zip(CASES, zip(calls, _gradients(calls), strict=True), strict=True))
+
+
+@cache
+def _stored_low(dtype: str) -> dict[str, tuple[Call, list[np.ndarray]]]:
+    """The same of some cases whose operands are of this dtype, and larger."""
+    calls = []
+    for name in LOW:
+        shapes = CASES[name].shapes
+        larger = [(*shape[:1], 32, *shape[2:]) for shape in shapes[:3]] + [(*s[:-1], 32) for s in shapes[3:]]
+        calls.append(_call(name, larger, dtype))
+    return dict(zip(LOW, zip(calls, _gradients(calls), strict=True), strict=True))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_of_gradients_agree_with_torch(name):
-    case = CASES[name]
-    arrays = [random(shape, "float32", seed) for seed, shape in enumerate(case.shapes)]
-    weights = random(_torch_gradients(case, arrays, None)[0], "float32", 99)
-    _, expected = _torch_gradients(case, arrays, weights)
-    for got, exact in zip(_gradients(case, arrays, weights), expected, strict=True):
+    call, gradients = _in_float32()[name]
+    _, expected = _torch_gradients(*call)
+    for got, exact in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(got, exact, rtol=2e-5, atol=2e-5 * max(1.0, np.abs(exact).max()))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize(
-    "name", ["relu", "gelu", "gelu_tanh", "silu", "softplus", "attention", "attention_bias of keys"]
-)
+@pytest.mark.parametrize("name", LOW)
 def test_gradients_of_what_is_stored_low_lose_roundings_only(name, dtype):
-    case = CASES[name]
-    shapes = [(*shape[:1], 32, *shape[2:]) for shape in case.shapes[:3]] + [(*s[:-1], 32) for s in case.shapes[3:]]
-    arrays = [random(shape, dtype if at < 3 else "float32", at) for at, shape in enumerate(shapes)]
-    weights = random(_torch_gradients(case, arrays, None)[0], "float32", 99)
-    _, expected = _torch_gradients(case, arrays, weights)
+    call, gradients = _stored_low(dtype)[name]
+    _, expected = _torch_gradients(*call)
     epsilon = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
-    for array, got, exact in zip(arrays, _gradients(case, arrays, weights), expected, strict=True):
+    for array, got, exact in zip(call[1], gradients, expected, strict=True):
         assert got.dtype == array.dtype
         # The adjoint, the result, and inside attention probabilities and scores are rounded: a few roundings each.
         assert np.linalg.norm(got.astype("float64") - exact) <= 4 * epsilon * np.linalg.norm(exact)
@@ -226,7 +264,7 @@ def test_the_gradient_of_cross_entropy_is_right_for_logits_that_float32_exponent
     logits = random((4, 6), "float32", 0, scale=200.0)
     weights = np.float32(1.0).reshape(())
     _, (expected,) = _torch_gradients(case, [logits], weights)
-    (got,) = _gradients(case, [logits], weights)
+    ((got,),) = _gradients([(case, [logits], weights)])
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
 
 

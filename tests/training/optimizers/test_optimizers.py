@@ -14,13 +14,13 @@ from autocast.errors import TrainingError
 from autocast.training.losses import MSE
 from autocast.training.optimizers import LAMB, SGD, Adam, AdamW, Group, Optimizer
 from autocast.training.step import training_step
-from tests.training.modules import batches, imported, network, rate
+from tests.training.modules import batches, imported, imported_network, network, rate
 
 RATE = 0.02
 
 
 def trained(optimizer: Optimizer, steps: int = 10) -> dict[str, torch.Tensor]:
-    executable = vm.compile(training_step(imported(network()), MSE(), optimizer))
+    executable = vm.compile(training_step(imported_network(), MSE(), optimizer))
     for x, y in batches(steps):
         executable(x, y, rate(RATE))
     return {name: torch.from_dlpack(value) for name, value in executable.state.items()}
@@ -149,4 +149,4 @@ def test_hyperparameters_out_of_range_are_refused(build, message):
 def test_a_pattern_that_matches_nothing_is_an_error():
     optimizer = SGD(weight_decay=0.1, groups=(Group("*LayerNorm*", weight_decay=0.0),))
     with pytest.raises(TrainingError, match=r"'\*LayerNorm\*' .* matches none of the 4 trained parameters \(0.weight"):
-        training_step(imported(network()), MSE(), optimizer)
+        training_step(imported_network(), MSE(), optimizer)

@@ -26,19 +26,23 @@ def run(directory: Path, program: str, *arguments: str, count: int = 2, seconds:
 
 def start(directory: Path, program: str, *arguments: str, count: int = 2) -> list[subprocess.Popen[str]]:
     """The processes, which find each other by a file in `directory`, a new folder."""
-    cache = {"AUTOCAST_CACHE": "on", "AUTOCAST_CACHE_DIR": str(directory / "cache")}  # one rank compiles for all
     command = [sys.executable, "-m", f"tests.training.parallel.{program}"]
     return [
         subprocess.Popen(
             [*command, str(rank), str(count), str(directory), *arguments],
             cwd=REPOSITORY,
-            env={**os.environ, **cache, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **cache_of(directory), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(count)
     ]
+
+
+def cache_of(directory: Path) -> dict[str, str]:
+    """The settings of a cache of their own: one rank compiles for all."""
+    return {"AUTOCAST_CACHE": "on", "AUTOCAST_CACHE_DIR": str(directory / "cache")}
 
 
 def set_timeout(seconds: float) -> None:

@@ -115,12 +115,12 @@ class Residual(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.stem, self.stem_norm = torch.nn.Conv2d(3, 6, 3, bias=False), torch.nn.BatchNorm2d(6)
-        self.conv, self.norm = torch.nn.Conv2d(6, 6, 3, padding=1, bias=False), torch.nn.BatchNorm2d(6, momentum=0.3)
-        self.head = torch.nn.Linear(6, 7)
+        self.enter = torch.nn.BatchNorm2d(3)
+        self.conv, self.norm = torch.nn.Conv2d(3, 3, 3, padding=1, bias=False), torch.nn.BatchNorm2d(3, momentum=0.3)
+        self.head = torch.nn.Linear(3, 7)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.stem_norm(self.stem(x)))
+        x = torch.relu(self.enter(x))
         x = torch.relu(x + self.norm(self.conv(x)))
         return self.head(x.mean((2, 3)))
 

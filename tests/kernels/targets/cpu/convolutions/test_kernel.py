@@ -110,9 +110,9 @@ def test_every_kind_of_convolution(dtype: str) -> None:
 
 
 @other_cpus
-def test_every_kind_on_every_other_instruction_set(cpu: str) -> None:
-    dtypes = [*DTYPES] * len(KINDS)
-    check([Case(in_dtype(spec, dtype)) for spec, dtype in zip(KINDS.values(), dtypes, strict=False)], cpu)
+def test_every_second_kind_on_every_other_instruction_set(cpu: str) -> None:
+    kinds, dtypes = islice(KINDS.values(), CPUS.index(cpu) % 2, None, 2), [*DTYPES] * len(KINDS)
+    check([Case(in_dtype(spec, dtype)) for spec, dtype in zip(kinds, dtypes, strict=False)], cpu)
 
 
 def test_one_kernel_serves_images_of_any_size() -> None:

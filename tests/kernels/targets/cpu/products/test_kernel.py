@@ -69,7 +69,7 @@ def products(draw: st.DrawFn) -> tuple[Product, dict[str, int]]:
 
 
 @every_cpu
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(case=products())
 def test_any_product_equals_float64(cpu: str, case: tuple[Product, dict[str, int]]) -> None:
     spec, sizes = case
