@@ -29,8 +29,10 @@ def target(seed: int) -> tvm.target.Target:
     chosen = random.randrange(10)
     if chosen == 0:
         return machine
-    cpu = "x86-64-v3" if chosen == 1 and "x86" in tvm.target.codegen.llvm_get_system_triple() else machine.attrs["mcpu"]
-    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": random.choice(_CORES), "opt-level": 0})
+    options = {name: machine.attrs[name] for name in ("mcpu", "mattr") if name in machine.attrs}
+    if chosen == 1 and "x86" in tvm.target.codegen.llvm_get_system_triple():
+        options = {"mcpu": "x86-64-v3"}
+    return tvm.target.Target({"kind": "llvm", **options, "num-cores": random.choice(_CORES), "opt-level": 0})
 
 
 def kernels(model: Model, seed: int) -> Callable[..., Any]:

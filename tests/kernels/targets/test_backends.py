@@ -31,7 +31,7 @@ op = relax.op
 def generic(keys: tuple[str, ...] = ("generic", "cpu")) -> tvm.target.Target:
     """This machine without kernels of ours."""
     here = detect_target()
-    options = {name: here.attrs[name] for name in ("mcpu", "num-cores")}
+    options = {name: here.attrs[name] for name in ("mcpu", "mattr", "num-cores") if name in here.attrs}
     return tvm.target.Target({"kind": "llvm", "keys": list(keys), **options})
 
 
