@@ -5,8 +5,10 @@ A detector of 1,900 calls, of which eighteen sample images at computed places, i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from operator import getitem
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -26,6 +28,8 @@ Table: TypeAlias = Mapping[OpOverload, Callable[..., Any]]
 _sorted_out: Any = getattr(exported_program, "_split_decomp_table_to_cia_and_python_decomp", None)
 _keeping: Any = getattr(exported_program, "_override_composite_implicit_decomp", None)
 
+_NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+
 
 class Split(NamedTuple):
     """What a call is replaced by: a graph of its inputs, which are at these places among what it is given."""
@@ -35,16 +39,65 @@ class Split(NamedTuple):
     graph: fx.Graph
 
 
+def only_computes(program: ExportedProgram) -> bool:
+    """Whether a program consists of operators and of numbers made of sizes, none of which changes what there was."""
+    for node in program.graph.nodes:
+        if node.op not in ("placeholder", "call_function", "output"):
+            return False
+        if node.op == "call_function" and (
+            node.target._schema.is_mutable
+            if isinstance(node.target, OpOverload)
+            else node.target is not getitem and not is_number(node)
+        ):
+            return False
+    return True
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether a call has a number, of sizes or of a tensor's value."""
+    return isinstance(node.meta.get("val"), _NUMBERS)
+
+
+def is_composite(target: Any) -> bool:
+    """Whether torch's dispatcher splits an operator into others."""
+    return isinstance(target, OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), "CompositeImplicitAutograd"
+    )
+
+
+def copied(program: ExportedProgram) -> ExportedProgram:
+    """A program of the same values with a graph of its own."""
+    graph = copy.deepcopy(program.graph)
+    for old, new in zip(program.graph.nodes, graph.nodes, strict=True):
+        new.name = old.name  # which torch changes where Python has something of that name, `input` say
+    mode = detect_fake_mode([node.meta.get("val") for node in graph.nodes])
+    found = mode.shape_env.var_to_range if mode and mode.shape_env else {}
+    return ExportedProgram(
+        root=program.graph_module,
+        graph=graph,
+        graph_signature=copy.deepcopy(program.graph_signature),
+        state_dict=program.state_dict,
+        range_constraints={**found, **program.range_constraints},
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants,
+        verifiers=program.verifiers,
+    )
+
+
 def traced(calls: Sequence[fx.Node], table: Table) -> list[Split] | None:
     """Calls split by the functions that a table has for their operators; None where one cannot be traced by itself.
 
     That is where a function writes in place, makes constants or sizes that values decide, calls functions, leaves the
     call as it is, has results of other types than the operator's, or fails.
     """
-    mode = detect_fake_mode([call.meta.get("val") for call in calls])
-    if _sorted_out is None or _keeping is None or mode is None:
+    if _sorted_out is None or _keeping is None:
         return None
     kept, functions = _sorted_out(dict(table))
+    calls = [call for call in calls if call.target in table or call.target not in kept]
+    mode = detect_fake_mode([call.meta.get("val") for call in calls])
+    if mode is None:
+        return None if calls else []
     sizes = mode.shape_env.ignore_fresh_unbacked_symbols() if mode.shape_env else nullcontext()
     with torch.no_grad(), mode, sizes, _keeping(kept), enable_python_dispatcher():
         try:
@@ -59,16 +112,22 @@ def _splits(calls: Sequence[fx.Node], table: Table, functions: Table) -> list[Sp
     for call in calls:
         leaves, nesting = pytree.tree_flatten((call.args, call.kwargs))
         inputs = list(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, fx.Node)))
-        if not all(isinstance(node.meta.get("val"), FakeTensor | torch.SymInt) for node in inputs):
+        if not all(map(_is_usual, inputs)):
             return None
         key = _in_words(call, leaves, inputs)
         if key not in known:
-            graph = _graph(table[call.target], leaves, nesting, inputs, functions)
-            if not _fits(graph, call, inputs):
+            graph = _graph(table.get(call.target, call.target), leaves, nesting, inputs, functions)
+            if not _fits(graph, call, inputs, table):
                 return None
             known[key] = graph
         splits.append(Split(call, list(map(leaves.index, inputs)), known[key]))
     return splits
+
+
+def _is_usual(node: fx.Node) -> bool:
+    """Whether torch treats what a node stands for as it treats most inputs: not what is made in inference mode."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.SymInt) or (isinstance(value, FakeTensor) and not value.is_inference())
 
 
 def _in_words(call: fx.Node, leaves: list[Any], inputs: list[fx.Node]) -> str:
@@ -98,20 +157,24 @@ def _graph(
     return graph
 
 
-def _fits(graph: fx.Graph, call: fx.Node, inputs: list[fx.Node]) -> bool:
-    """Whether a graph may stand for a call: it has operators alone, which only compute, and results of the types."""
+def _fits(graph: fx.Graph, call: fx.Node, inputs: list[fx.Node], table: Table) -> bool:
+    """Whether a graph may stand for a call: split to its end, it only computes, and its results have the types."""
     found, known = (free_unbacked_symbols([node.meta.get("val") for node in nodes]) for nodes in (graph.nodes, inputs))
     if "unbacked_bindings" in call.meta or not found <= known:
         return False
     for node in graph.nodes:
         if node.op not in ("placeholder", "call_function", "output"):
             return False
-        if isinstance(node.target, OpOverload) and (node.target == call.target or node.target._schema.is_mutable):
+        if isinstance(node.target, OpOverload) and (
+            node.target == call.target or node.target in table or node.target._schema.is_mutable
+        ):
             return False
     (made,) = graph.output_node().args
-    results, expected = (value if isinstance(value, list | tuple) else [value] for value in (made, call.meta["val"]))
+    results, expected = (
+        value if isinstance(value, list | tuple) else [value] for value in (made, call.meta.get("val"))
+    )
     return len(results) == len(expected) and all(
-        isinstance(result, fx.Node) and result.op == "call_function" and _type(result.meta.get("val")) == _type(value)
+        isinstance(result, fx.Node) and _type(result.meta.get("val")) == _type(value)
         for result, value in zip(results, expected, strict=True)
     )
 
@@ -132,7 +195,7 @@ def replace(program: ExportedProgram, splits: Sequence[Split]) -> None:
                 for node in traced.nodes:
                     if node.op == "call_function":
                         made[node] = graph.node_copy(node, made.__getitem__)
-                        made[node].meta = {**call.meta, "val": node.meta["val"]}
+                        made[node].meta = {**call.meta, "val": node.meta.get("val")}
             (results,) = traced.output_node().args
             if isinstance(results, fx.Node):
                 call.replace_all_uses_with(made[results])

@@ -14,6 +14,7 @@ from tvm_ffi import structural_equal
 
 from autocast.frontend import from_torch
 from autocast.frontend.splitting import decompose, single_calls
+from tests.architectures import ARCHITECTURES
 
 
 def test_torch_asks_its_dispatcher_once_for_each_run_and_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,8 +22,10 @@ def test_torch_asks_its_dispatcher_once_for_each_run_and_as_before_afterwards(mo
     assert before is not None and utils._materialize_cpp_cia_ops is before
     monkeypatch.setattr(utils, "_materialize_cpp_cia_ops", before)  # restored, whatever is left there
     monkeypatch.setattr(decompose, "_ask", lambda: asked.append(before()))
-    from_torch(nn.Linear(4, 2).eval(), (torch.zeros(1, 4),))
-    assert len(asked) == 2, "when the table is made, and when it is used"
+    for net, times in ((nn.Linear(4, 2), 1), (nn.Sequential(nn.Linear(4, 2), nn.ReLU(inplace=True)), 2)):
+        from_torch(net.eval(), (torch.zeros(1, 4),))
+        assert len(asked) == times, "when the table is made, and when torch splits a program that writes"
+        asked.clear()
     assert utils._materialize_cpp_cia_ops is decompose._ask
 
 
@@ -35,7 +38,7 @@ def test_torch_writes_no_functions_for_operators_that_its_dispatcher_splits(monk
         "_override_composite_implicit_decomp",
         lambda table: written.append(len(table)) or override(table),
     )
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU6(), nn.Flatten()).eval()
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU6(inplace=True), nn.Flatten()).eval()
     x = (torch.ones(1, 3, 5, 5),)
     ours = from_torch(net, x)
     few, before = max(written), exported_program._collect_all_valid_cia_ops
@@ -56,14 +59,48 @@ class _Sampled(nn.Module):
 
 @pytest.mark.parametrize("dynamic", [None, {"batch": [("images", 0), ("places", 0)], "height": ("images", 2)}])
 def test_calls_are_split_by_themselves_as_in_the_whole_program(monkeypatch: pytest.MonkeyPatch, dynamic: Any) -> None:
-    """torch would trace all of the others again, for each operator that is found to need it."""
+    """torch would trace all of the others again, at first and for each operator that is found to need it."""
     traced, run = [], ExportedProgram.run_decompositions
     monkeypatch.setattr(ExportedProgram, "run_decompositions", lambda *args: traced.append(args) or run(*args))
     inputs = torch.randn(2, 3, 5, 4), torch.rand(2, 5, 4, 2) * 2 - 1
     ours = from_torch(_Sampled(), inputs, dynamic=dynamic)
-    assert len(traced) == 1
+    assert traced == []
     torch.testing.assert_close(ours(*inputs), _Sampled()(*inputs), rtol=1e-4, atol=1e-5)
     monkeypatch.setattr(single_calls, "_sorted_out", None)
     by_torch = from_torch(_Sampled(), inputs, dynamic=dynamic)
-    assert len(traced) > 2
+    assert len(traced) > 1
+    assert structural_equal(ours.mod, by_torch.mod)
+
+
+class _Same(nn.Module):
+    """Calls that are what they are given, constants, a number that a value says, and a name that Python has."""
+
+    def forward(self, input: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = F.dropout(input.contiguous().float(), 0.5, training=False).expand(input.shape)
+        y = x.reshape(x.shape[0], 2, -1).transpose(0, 1).flatten(1) + torch.arange(x.shape[0] * 2)
+        return x, y * torch.full((), 0.5), rows.to(torch.int64), y * rows[0].item()
+
+
+_NET = ARCHITECTURES["llama"]()
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "dynamic"),
+    [
+        (_Same(), (torch.randn(3, 4), torch.tensor([2, 1])), None),
+        (_Same(), (torch.randn(3, 4), torch.tensor([2, 1])), {"batch": ("input", 0)}),
+        (_NET.module.eval(), _NET.args, _NET.dynamic),
+    ],
+)
+def test_what_only_computes_is_split_as_torch_splits_it(
+    monkeypatch: pytest.MonkeyPatch, module: nn.Module, inputs: tuple[torch.Tensor, ...], dynamic: Any
+) -> None:
+    """torch would trace it again: half of an import."""
+    traced, run = [], ExportedProgram.run_decompositions
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", lambda *args: traced.append(args) or run(*args))
+    ours = from_torch(module, inputs, dynamic=dynamic)
+    assert traced == []
+    monkeypatch.setattr(single_calls, "_sorted_out", None)
+    by_torch = from_torch(module, inputs, dynamic=dynamic)
+    assert len(traced) == 1
     assert structural_equal(ours.mod, by_torch.mod)
