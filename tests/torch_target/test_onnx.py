@@ -19,6 +19,8 @@ onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; ma
 pytest.importorskip("onnxscript", reason="torch's exporter needs it; make test installs it")
 ort = pytest.importorskip("onnxruntime", reason="make test installs it")
 
+from torch.onnx._internal.exporter._registration import onnxscript_apis
+
 import autocast
 from autocast import amp
 from autocast.errors import ArtifactError, UnsupportedError
@@ -221,6 +223,20 @@ def test_what_torchs_exporter_says_is_said_up_to_its_advice(tmp_path: Path, monk
         UnsupportedError, match=r"22: Constraints violated \(n\):\n  - n is 3 at most\. Try another opset"
     ):
         autocast.to_onnx(small(), tmp_path / "model.onnx")
+
+
+def test_what_the_exporter_has_forms_of_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+
+    def refuse(*args: Any, **options: Any) -> None:
+        read.append(onnxscript_apis.get_torchlib_ops())
+        raise RuntimeError("no reason")
+
+    monkeypatch.setattr(torch.onnx, "export", refuse)
+    with pytest.raises(UnsupportedError, match="no reason"):
+        autocast.to_onnx(small(), tmp_path / "model.onnx")
+    assert len(read) == 2 and read[0] is read[1]  # for small examples and for large ones
+    assert onnxscript_apis.get_torchlib_ops() is not read[0]
 
 
 @pytest.mark.parametrize("given", [nn.Linear(2, 2), small().mod], ids=["torch module", "IRModule"])
