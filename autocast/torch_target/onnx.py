@@ -32,6 +32,7 @@ from autocast.torch_target.convert import check_model, to_torch
 from autocast.torch_target.onnx_boxes import box_forms
 from autocast.torch_target.onnx_file import check_low, tidy, write
 from autocast.torch_target.onnx_loops import loop_forms
+from autocast.torch_target.onnx_operators import operators_read_once
 from autocast.torch_target.onnx_recurrent import recurrent_forms
 from autocast.torch_target.parts import has_tensors_alone
 from autocast.torch_target.sizes import Sizes
@@ -144,7 +145,7 @@ def _exported(model: Model, opset: int, exact: bool) -> Any:
     choices = [_sizes(model, step) for step in (_STEPS if varies else _STEPS[:1])]
     for sizes in sorted(choices, key=lambda sizes: _constants(model, sizes)):
         examples, dynamic = _examples(model, sizes)
-        with _quiet():
+        with _quiet(), operators_read_once():
             try:
                 return torch.onnx.export(
                     module,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,71 +15,108 @@ from torch import nn
 from torch.nn import functional as F
 
 from autocast import dynamo
+from autocast.dynamo import graphs
 
-#: The first is compiled as it is, the second for all sizes.
-_LENGTHS = (10, 13, 7)
+_Function = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
-#: Of a layer's result `y`, the input `x` and its length `n`: (2, n, 8).
-_FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]] = {
+#: Functions of a layer's result `y`, the input `x` and its length `n`, (2, n, 8). One module computes all for which its
+#: backward graph has the same programs.
+_FOR_ALL_LENGTHS: dict[str, _Function] = {
     "y[:, : int(n * 0.7)]": lambda y, x, n: y[:, : int(n * 0.7)],
     "y[:, int(n * 0.7) :]": lambda y, x, n: y[:, int(n * 0.7) :],
     "y[:, : int(n**0.5)]": lambda y, x, n: y[:, : int(n**0.5)],
     "y[:, : round(n * 0.3)]": lambda y, x, n: y[:, : round(n * 0.3)],
+    "roll": lambda y, x, n: y.roll(n // 3, 1),
+    "gather": lambda y, x, n: y.gather(1, torch.arange(n - 1, -1, -1)[None, :, None].expand(2, n, 8)),
+    "scatter": lambda y, x, n: torch.zeros(2, n + 1, 8).scatter(1, torch.arange(n)[None, :, None].expand(2, n, 8), y),
+    "repeat_interleave": lambda y, x, n: y.repeat_interleave(2, 1),
+    "interpolate": lambda y, x, n: F.interpolate(y.mT, scale_factor=1.7, mode="linear"),
+    "masked_fill": lambda y, x, n: y.masked_fill((torch.arange(n) < n // 4)[None, :, None], 0.0),
+    "arange": lambda y, x, n: y * torch.arange(n)[None, :, None],
+    "std": lambda y, x, n: y.std(1),
+    "median": lambda y, x, n: y.median(1).values,
+}
+_FOR_EACH_NUMBER: dict[str, _Function] = {
+    "halves of y and x": lambda y, x, n: torch.cat([y[:, n // 2 :], x[:, : n // 2]], 1),
+    "rows of three times as many": lambda y, x, n: y.repeat(1, 3, 1).flatten(1)[torch.tensor([1, 0, 1])],
+    "slice_scatter": lambda y, x, n: x.slice_scatter(y[:, : n // 2], 1, 0, n // 2),
+    "attention": lambda y, x, n: F.scaled_dot_product_attention(y[:, None], x[:, None], x[:, None], is_causal=True),
+}
+_FOR_EACH_LENGTH: dict[str, _Function] = {
     "y[:, ::2].flip(1)": lambda y, x, n: y[:, ::2].flip(1),
     "columns of a product": lambda y, x, n: (y @ x.mT)[:, :, : n // 2],
-    "halves of y and x": lambda y, x, n: torch.cat([y[:, n // 2 :], x[:, : n // 2]], 1),
     "split": lambda y, x, n: y.split([n // 3, n - n // 3], 1)[1],
     "chunk": lambda y, x, n: y.chunk(2, 1)[0],
     "narrow": lambda y, x, n: y.narrow(1, n - n // 3 - 1, n // 3),
     "pad": lambda y, x, n: F.pad(y, (0, 0, 0, n // 2)),
     "unfold": lambda y, x, n: y.unfold(1, 3, 2).sum(-1),
-    "roll": lambda y, x, n: y.roll(n // 3, 1),
     "topk": lambda y, x, n: y.topk(max(1, n // 3), dim=1).values,
-    "gather": lambda y, x, n: y.gather(1, torch.arange(n - 1, -1, -1)[None, :, None].expand(2, n, 8)),
-    "scatter": lambda y, x, n: torch.zeros(2, n + 1, 8).scatter(1, torch.arange(n)[None, :, None].expand(2, n, 8), y),
     "index_add": lambda y, x, n: torch.zeros(2, n // 2 + 1, 8).index_add(1, torch.arange(n) // 2, y),
-    "rows of three times as many": lambda y, x, n: y.repeat(1, 3, 1).flatten(1)[torch.tensor([1, 0, 1])],
-    "slice_scatter": lambda y, x, n: x.slice_scatter(y[:, : n // 2], 1, 0, n // 2),
-    "repeat_interleave": lambda y, x, n: y.repeat_interleave(2, 1),
-    "interpolate": lambda y, x, n: F.interpolate(y.mT, scale_factor=1.7, mode="linear"),
-    "adaptive_avg_pool1d": lambda y, x, n: F.adaptive_avg_pool1d(y.mT, max(1, n // 3)),
     "conv1d": lambda y, x, n: F.conv1d(y.mT, torch.ones(8, 1, 3), groups=8, padding=1, stride=2),
     "layer_norm": lambda y, x, n: F.layer_norm(y.mT, (n,)),
-    "attention": lambda y, x, n: F.scaled_dot_product_attention(y[:, None], x[:, None], x[:, None], is_causal=True),
-    "masked_fill": lambda y, x, n: y.masked_fill((torch.arange(n) < n // 4)[None, :, None], 0.0),
-    "y * math.log(n)": lambda y, x, n: y * math.log(n),
-    "linspace": lambda y, x, n: y * torch.linspace(0, 1, n)[None, :, None],
-    "std": lambda y, x, n: y.std(1),
-    "median": lambda y, x, n: y.median(1).values,
 }
 
 
 class _Of(nn.Module):
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+    """Functions of layers of their own."""
+
+    def __init__(self, functions: Iterable[_Function]) -> None:
         super().__init__()
-        self.layer, self.function = nn.Linear(8, 8), function
+        self.functions = tuple(functions)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in self.functions)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(self.layer(x), x, x.shape[1])
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        pairs = zip(self.functions, self.layers, strict=True)
+        return tuple(function(layer(x), x, x.shape[1]) for function, layer in pairs)
 
 
-def _trained(module: Any, weights: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    x = x.clone().requires_grad_()
+def _trained(names: Iterable[str], module: Any, weights: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
     weights.zero_grad()
-    result = module(x)
-    (result * torch.linspace(-1, 1, result.numel()).reshape(result.shape)).sum().backward()
-    return [result, x.grad, *(weight.grad for weight in weights.parameters())]
+    x.grad = None
+    results = module(x)
+    sum((y * torch.linspace(-1, 1, y.numel()).reshape(y.shape)).sum() for y in results).backward()
+    computed = {"x": x.grad}
+    for name, result, layer in zip(names, results, weights.layers, strict=True):
+        computed |= {name: result, f"weight of {name}": layer.weight.grad, f"bias of {name}": layer.bias.grad}
+    return computed
 
 
 @pytest.mark.filterwarnings("ignore:.*torch computes what nothing here does")
-@pytest.mark.parametrize("name", _FUNCTIONS)
-def test_a_module_is_trained_at_every_length(name: str) -> None:
-    plain = _Of(_FUNCTIONS[name])
+@pytest.mark.parametrize(
+    ("functions", "programs"),
+    [(_FOR_ALL_LENGTHS, 2), (_FOR_EACH_NUMBER, 3), (_FOR_EACH_LENGTH, 3)],
+    ids=["for all lengths", "for each number", "for each length"],
+)
+def test_a_module_is_trained_at_every_length(functions: dict[str, _Function], programs: int) -> None:
+    plain = _Of(functions.values())
     module = copy.deepcopy(plain)
     compiled = torch.compile(module, backend=dynamo.backend, options={"policy": "mp0"})
-    for length in _LENGTHS:
-        x = torch.randn(2, length, 8)
-        got, expected = _trained(compiled, module, x), _trained(plain, plain, x)
+    with patch.object(graphs, "variant_of", wraps=graphs.variant_of) as compiles:
+        for length in (13, 7):
+            x = torch.randn(2, length, 8, requires_grad=True)
+            torch._dynamo.mark_dynamic(x, 1)
+            got, expected = _trained(functions, compiled, module, x), _trained(functions, plain, plain, x)
+            for name, value in expected.items():
+                of = partial("{}: {}".format, name)
+                torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-5, msg=of)
+    assert compiles.call_count == programs
+
+
+@pytest.mark.parametrize(
+    ("function", "lengths"),
+    [
+        (lambda y, x, n: y[:, n // 2 :], (10, 13, 7)),
+        (lambda y, x, n: F.adaptive_avg_pool1d(y.mT, max(1, n // 3)) * math.log(n), (10, 13)),
+    ],
+    ids=["for all", "for itself"],
+)
+def test_a_second_length_is_compiled(function: _Function, lengths: tuple[int, ...]) -> None:
+    plain = _Of([function])
+    module = copy.deepcopy(plain)
+    compiled = torch.compile(module, backend=dynamo.backend, options={"policy": "mp0"})
+    for length in lengths:
+        x = torch.randn(2, length, 8, requires_grad=True)
+        got, expected = _trained([""], compiled, module, x), _trained([""], plain, plain, x)
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -51,8 +51,9 @@ def _graph(step: autocast.Model) -> fx.Graph:
     return graph
 
 
-@pytest.mark.parametrize("name", _OPTIMIZERS)
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(
+    ("name", "mixed"), [*((name, False) for name in _OPTIMIZERS), ("momentum", True), ("adamw", True)]
+)
 def test_state_is_what_the_compiled_step_makes_of_it(name: str, mixed: bool) -> None:
     optimizer, written = _OPTIMIZERS[name]
     step, inputs = _step(optimizer)

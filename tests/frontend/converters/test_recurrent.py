@@ -16,19 +16,19 @@ from autocast.ir import op_name
 from autocast.training import MSE, SGD, Trainer
 from tests.frontend.helpers import relative_error
 
-#: A layer, and how many operators it becomes.
-LAYERS = {
-    "LSTM": (lambda: nn.LSTM(3, 5, 2, bidirectional=True, batch_first=True), "nn.lstm", 4),
-    "GRU": (lambda: nn.GRU(3, 17, bidirectional=True), "nn.gru", 2),
-    "GRU without biases": (lambda: nn.GRU(3, 5, bias=False), "nn.gru", 1),
-    "RNN": (lambda: nn.RNN(3, 5, 2), "nn.rnn", 2),
-    "RNN of relu": (lambda: nn.RNN(3, 5, nonlinearity="relu"), "nn.rnn", 1),
-}
 
+class _Layers(nn.Module):
+    """The results of layers, each of which becomes an operator for each of its directions."""
 
-def _layer(name: str) -> nn.Module:
-    torch.manual_seed(0)
-    return LAYERS[name][0]().eval()
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lstm, self.gru = nn.LSTM(3, 5, 2, bidirectional=True, batch_first=True), nn.GRU(3, 17, bidirectional=True)
+        self.unbiased, self.rnn = nn.GRU(3, 5, bias=False), nn.RNN(3, 5, 2)
+        self.relu = nn.RNN(3, 5, nonlinearity="relu")
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return [layer(x) for layer in self.children()]
 
 
 def _count(model: Model, name: str) -> int:
@@ -39,17 +39,20 @@ def _count(model: Model, name: str) -> int:
 def _agree(got: Any, module: nn.Module, *args: Any, tolerance: float = 1e-6) -> None:
     with torch.no_grad():
         want = torch.utils._pytree.tree_leaves(module(*args))
-    for one, other in zip(got, want, strict=True):
+    for one, other in zip(torch.utils._pytree.tree_leaves(got), want, strict=True):
         assert one.shape == other.shape
         assert relative_error(one, other) <= tolerance
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_of_any_batch_and_length_is_an_operator_for_each_direction(name: str) -> None:
-    module, (_, operator, count) = _layer(name), LAYERS[name]
+def test_a_layer_of_any_batch_and_length_is_an_operator_for_each_direction() -> None:
+    module = _Layers().eval()
     sizes = {"one": ("*", 0, 1, 64), "other": ("*", 1, 1, 512)}
     model = autocast.from_torch(module, (torch.randn(4, 6, 3),), dynamic=sizes, fallback="error")
-    assert _count(model, operator) == count
+    assert {name: _count(model, name) for name in ("nn.lstm", "nn.gru", "nn.rnn")} == {
+        "nn.lstm": 4,
+        "nn.gru": 2 + 1,
+        "nn.rnn": 2 + 1,
+    }
     mixed = amp.autocast(model)
     for shape in ((4, 6, 3), (1, 1, 3), (9, 2, 3)):
         x = torch.randn(shape)
@@ -58,7 +61,7 @@ def test_a_layer_of_any_batch_and_length_is_an_operator_for_each_direction(name:
 
 
 def test_hundreds_of_steps_are_no_more_operators_than_a_few() -> None:
-    module = _layer("LSTM")
+    module = _Layers().lstm.eval()
     few, many = (autocast.from_torch(module, (torch.randn(2, steps, 3),)) for steps in (2, 300))
     sizes = [sum(len(block.bindings) for block in model.main.body.blocks) for model in (few, many)]
     assert sizes[0] == sizes[1] < 60
@@ -111,28 +114,22 @@ def test_dropout_between_layers_is_drawn_in_training() -> None:
 
 
 class _Last(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layer, self.head = layer, nn.Linear(layer.hidden_size * (1 + layer.bidirectional), 2)
+        self.layers = nn.ModuleList([nn.LSTM(3, 5, 2, bidirectional=True), nn.GRU(3, 6), nn.RNN(3, 4)])
+        self.heads = nn.ModuleList(nn.Linear(width, 2) for width in (10, 6, 4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the last step."""
-        return self.head(self.layer(x)[0][-1])
+        """Of the last step of each layer."""
+        pairs = zip(self.layers, self.heads, strict=True)
+        return torch.cat([head(layer(x)[0][-1]) for layer, head in pairs], 1)
 
 
-TRAINED = {
-    "LSTM": lambda: nn.LSTM(3, 5, 2, bidirectional=True),
-    "GRU": lambda: nn.GRU(3, 6),
-    "RNN": lambda: nn.RNN(3, 4),
-}
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_a_training_step_changes_parameters_as_torch_does(name: str) -> None:
+def test_a_training_step_changes_parameters_as_torch_does() -> None:
     torch.manual_seed(0)
-    module = _Last(TRAINED[name]()).train()
+    module = _Last().train()
     ours, before = copy.deepcopy(module), dict(copy.deepcopy(module).named_parameters())
-    x, y = torch.randn(7, 3, 3), torch.randn(3, 2)
+    x, y = torch.randn(7, 3, 3), torch.randn(3, 6)
     trainer = Trainer(autocast.from_torch(module, (x,)), MSE(), SGD(momentum=0.0), learning_rate=0.5)
     trainer.step((x, y))
     trainer.to_torch(ours)
@@ -140,28 +137,30 @@ def test_a_training_step_changes_parameters_as_torch_does(name: str) -> None:
     torch.optim.SGD(module.parameters(), 0.5).step()
     for name, want in module.named_parameters():
         change = (want - before[name]).detach()
-        assert relative_error((ours.get_parameter(name) - before[name]).detach(), change) <= 1e-5
+        assert relative_error((ours.get_parameter(name) - before[name]).detach(), change) <= 1e-5, name
 
 
 class Packs(nn.Module):
-    """A layer that is given packed sequences, and pads what it returns."""
+    """Layers that are given packed sequences; what they return is padded."""
 
-    def __init__(self, layer: nn.Module, total: bool = False) -> None:
+    def __init__(self, *layers: nn.Module, total: bool = False) -> None:
         super().__init__()
-        self.layer, self.total = layer, total
+        self.layers, self.total = nn.ModuleList(layers), total
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
-        """Padded hidden states with the lengths, and the last states of each sequence."""
+        """Of each padded hidden states with the lengths, and the last states of each sequence."""
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        hiddens, last = self.layer(packed)
-        total = x.shape[1] if self.total else None
-        return *nn.utils.rnn.pad_packed_sequence(hiddens, True, 0.5, total_length=total), last
+        total, results = x.shape[1] if self.total else None, []
+        for layer in self.layers:
+            hiddens, last = layer(packed)
+            results.append((*nn.utils.rnn.pad_packed_sequence(hiddens, True, 0.5, total_length=total), last))
+        return results
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_packed_sequences_end_where_they_end(kind: type[nn.RNNBase]) -> None:
+def test_packed_sequences_end_where_they_end() -> None:
     torch.manual_seed(0)
-    module = Packs(kind(3, 5, 2, batch_first=True, bidirectional=True)).eval()
+    kinds = (nn.LSTM, nn.GRU, nn.RNN)
+    module = Packs(*(kind(3, 5, 2, batch_first=True, bidirectional=True) for kind in kinds)).eval()
     model = autocast.from_torch(module, (torch.randn(3, 6, 3), torch.tensor([2, 6, 4])), fallback="error")
     executable = autocast.vm.compile(model)
     for lengths in ([2, 6, 4], [1, 1, 3]):

@@ -20,6 +20,7 @@ pytest.importorskip("onnxscript", reason="torch's exporter needs it; make test i
 import autocast
 from autocast import amp, training
 from autocast.errors import ImportModelError, InputError, UnsupportedError
+from autocast.torch_target.onnx_operators import operators_read_once
 from tests.architectures import ARCHITECTURES
 from tests.onnx_suite.check import cases, check
 
@@ -29,7 +30,7 @@ TensorProto, helper = onnx.TensorProto, onnx.helper
 def exported(module: nn.Module, args: tuple[Any, ...], **options: Any) -> Any:
     """The ONNX model that one of torch's exporters makes of a module."""
     file = io.BytesIO()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), operators_read_once():
         warnings.simplefilter("ignore")  # of both exporters, about themselves
         torch.onnx.export(module, args, file, **{"dynamo": True, "verbose": False, **options})
     return onnx.load_from_string(file.getvalue())

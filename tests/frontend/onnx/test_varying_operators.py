@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,24 +28,33 @@ def compared(text: str, *calls: tuple[Any, ...]) -> None:
     for inputs in calls:
         expected = session.run(None, dict(zip(names, inputs, strict=True)))
         outputs = imported(*inputs)
-        for got, wanted in zip(outputs if isinstance(outputs, tuple) else (outputs,), expected, strict=True):
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        for result, got, wanted in zip(model.graph.output, outputs, expected, strict=True):
             assert got.dtype == wanted.dtype
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6, err_msg=result.name)
+
+
+def several(inputs: str, kind: str, nodes: Mapping[str, str], constants: str = "") -> str:
+    """A model of nodes whose results, of one type, have the names of the nodes."""
+    types = ", ".join(f"{kind} {name}" for name in nodes)
+    written = " ".join(f"{name} = {node}" for name, node in nodes.items())
+    return f"({inputs}) => ({types}) <{constants}> {{ {written} }}"
+
+
+#: Start, end and step of slices.
+_SLICES = [
+    *[(-5, 2**62, 1), (-5, -4, 1), (-5, -1, 1), (-9, -8, 1), (-4, 6, 2), (2, 5, 1), (5, 2, 1), (8, 9, 1)],
+    *[(5, -7, -1), (2**62, -(2**62), -1), (-2, -9, -2)],
+]
 
 
 @pytest.mark.parametrize("size", ["N", "3", "7"])
-@pytest.mark.parametrize(
-    ("start", "end", "step"),
-    [
-        *[(-5, 2**62, 1), (-5, -4, 1), (-5, -1, 1), (-9, -8, 1), (-4, 6, 2), (2, 5, 1), (5, 2, 1), (8, 9, 1)],
-        *[(5, -7, -1), (2**62, -(2**62), -1), (-2, -9, -2)],
-    ],
-)
-def test_slices_that_begin_or_end_beyond_an_axis_are_cut_there(size: str, start: int, end: int, step: int) -> None:
-    text = (
-        f"(float[{size}] x) => (float[M] y) <int64[1] s = {{{start}}}, int64[1] e = {{{end}}}, int64[1] a = {{0}}, "
-        f"int64[1] k = {{{step}}}> {{ y = Slice (x, s, e, a, k) }}"
-    )
+def test_slices_that_begin_or_end_beyond_an_axis_are_cut_there(size: str) -> None:
+    constants, nodes = ["int64[1] axis = {0}"], {}
+    for at, numbers in enumerate(_SLICES):
+        constants += [f"int64[1] {name}{at} = {{{number}}}" for name, number in zip("sek", numbers, strict=True)]
+        nodes[f"slice{at}"] = f"Slice (x, s{at}, e{at}, axis, k{at})"
+    text = several(f"float[{size}] x", "float[?]", nodes, ", ".join(constants))
     compared(text, *[(random(rows),) for rows in ((1, 3, 4, 5, 7, 12) if size == "N" else (int(size),))])
 
 
@@ -91,14 +102,16 @@ def test_products_of_sizes_in_another_order_are_the_same_size() -> None:
     compared(text, *[(np.arange(a * b)[::-1].reshape(a, b).copy(),) for a, b in ((2, 3), (1, 4))])
 
 
-@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @pytest.mark.parametrize("node", ["Conv <{}> (x, w)", "MaxPool <{}, kernel_shape = [3, 3]> (x)"])
-def test_windows_are_padded_as_sizes_need(node: str, mode: str) -> None:
-    for stride in (1, 3):
-        what = node.format(f'auto_pad = "{mode}", strides = [{stride}, {stride}]')
-        weight = ", ".join(f"{number:.3f}" for number in random(2 * 2 * 9).reshape(-1))
-        text = f"(float[B, 2, H, W] x) => (float[B, 2, K, L] y) <float[2, 2, 3, 3] w = {{{weight}}}> {{ y = {what} }}"
-        compared(text, *[(random(1, 2, *sizes) - 3,) for sizes in ((3, 3), (4, 5), (6, 7), (8, 10))])
+def test_windows_are_padded_as_sizes_need(node: str) -> None:
+    nodes = {
+        f"{mode}_{stride}": node.format(f'auto_pad = "{mode}", strides = [{stride}, {stride}]')
+        for mode, stride in (("SAME_UPPER", 1), ("SAME_UPPER", 3), ("SAME_LOWER", 3), ("VALID", 3))
+    }
+    weight = ", ".join(f"{number:.3f}" for number in random(2 * 2 * 9).reshape(-1))
+    constants = f"float[2, 2, 3, 3] w = {{{weight}}}" if "w" in node else ""
+    text = several("float[B, 2, H, W] x", "float[B, 2, ?, ?]", nodes, constants)
+    compared(text, *[(random(1, 2, *sizes) - 3,) for sizes in ((3, 3), (4, 5), (6, 7), (8, 10))])
 
 
 @pytest.mark.parametrize(
@@ -120,19 +133,19 @@ def test_columns_of_any_batch_are_added_to_images() -> None:
     compared(text, *[(random(batch, 12, 16),) for batch in (1, 3)])
 
 
-@pytest.mark.parametrize("options", ["", "onesided = 1", "inverse = 1"])
-def test_a_signal_of_any_length_is_transformed(options: str) -> None:
+def test_a_signal_of_any_length_is_transformed() -> None:
+    transforms = {"inverse": np.fft.ifft, "onesided": np.fft.rfft, "full": np.fft.fft}
+    nodes = {name: f"DFT <axis = 1{'' if name == 'full' else f', {name} = 1'}> (x)" for name in transforms}
     model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> main (float[B, N, 1] x) => (float[B, K, 2] y) '
-        f"{{ y = DFT <axis = 1{options and ', ' + options}> (x) }}"
+        '<ir_version: 8, opset_import: ["" : 17]> main ' + several("float[B, N, 1] x", "float[B, ?, 2]", nodes)
     )
     imported = autocast.from_onnx(model)
-    transform = {"onesided = 1": np.fft.rfft, "inverse = 1": np.fft.ifft}.get(options, np.fft.fft)
     for batch, length in ((1, 1), (2, 2), (1, 13), (3, 100)):
         x = random(batch, length, 1)
-        expected = transform(x[..., 0].astype("float64"), axis=1)
-        wanted = np.stack([expected.real, expected.imag], -1)
-        np.testing.assert_allclose(imported(x), wanted, rtol=1e-5, atol=1e-6 * np.abs(wanted).max())
+        for (name, transform), got in zip(transforms.items(), imported(x), strict=True):
+            expected = transform(x[..., 0].astype("float64"), axis=1)
+            wanted = np.stack([expected.real, expected.imag], -1)
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6 * np.abs(wanted).max(), err_msg=name)
 
 
 def test_frames_of_a_signal_of_any_length_are_transformed() -> None:
@@ -144,63 +157,58 @@ def test_frames_of_a_signal_of_any_length_are_transformed() -> None:
     compared(text, *[(random(*sizes, 1),) for sizes in ((1, 8), (2, 9), (3, 41))])
 
 
-@pytest.mark.parametrize("includes", [0, 1])
-@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
-def test_averages_of_windows_at_an_edge_are_of_what_is_inside(mode: str, includes: int) -> None:
-    text = (
-        "(float[B, 2, N] x) => (float[B, 2, M] y) "
-        f'{{ y = AveragePool <auto_pad = "{mode}", kernel_shape = [3], strides = [2], '
-        f"count_include_pad = {includes}> (x) }}"
-    )
-    imported = autocast.from_onnx(model_of(f"main {text}"))
+def test_averages_of_windows_at_an_edge_are_of_what_is_inside() -> None:
+    cases = {f"{mode}_{includes}": (mode, includes) for mode in ("SAME_UPPER", "SAME_LOWER") for includes in (0, 1)}
+    window = "kernel_shape = [3], strides = [2]"
+    nodes = {
+        name: f'AveragePool <auto_pad = "{mode}", {window}, count_include_pad = {includes}> (x)'
+        for name, (mode, includes) in cases.items()
+    }
+    imported = autocast.from_onnx(model_of(f"main {several('float[B, 2, N] x', 'float[B, 2, ?]', nodes)}"))
     for size in (3, 4, 5, 8):
         x = random(1, 2, size)
         total = max((-(-size // 2) - 1) * 2 + 3 - size, 0)
-        begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
-        rows = [[place for place in range(at - begin, at - begin + 3) if 0 <= place < size] for at in range(0, size, 2)]
-        expected = [x[..., row].sum(-1) / (3 if includes else len(row)) for row in rows]
-        np.testing.assert_allclose(imported(x), np.stack(expected, -1), rtol=1e-5, atol=1e-6)
+        for (name, (mode, includes)), got in zip(cases.items(), imported(x), strict=True):
+            begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
+            rows = [
+                [place for place in range(at - begin, at - begin + 3) if 0 <= place < size] for at in range(0, size, 2)
+            ]
+            expected = [x[..., row].sum(-1) / (3 if includes else len(row)) for row in rows]
+            np.testing.assert_allclose(got, np.stack(expected, -1), rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-_MODES = [
-    *['mode = "nearest"', 'mode = "nearest", nearest_mode = "floor", coordinate_transformation_mode = "asymmetric"'],
-    *['mode = "nearest", nearest_mode = "ceil"', 'mode = "nearest", nearest_mode = "round_prefer_ceil"'],
-    *['mode = "linear"', 'mode = "linear", coordinate_transformation_mode = "align_corners"'],
-    *['mode = "linear", coordinate_transformation_mode = "half_pixel_symmetric"'],
-    *['mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel"'],
-    *['mode = "cubic"', 'mode = "cubic", exclude_outside = 1'],
-]
+#: Modes, with scales for which they differ: at 0.5 and 1.5 elements are read that are as near as others.
+_MODES = {
+    'mode = "nearest"': (0.5, 0.7, 1.5, 2.75),
+    'mode = "nearest", nearest_mode = "floor", coordinate_transformation_mode = "asymmetric"': (0.7, 1.5),
+    'mode = "nearest", nearest_mode = "ceil"': (0.5, 2.75),
+    'mode = "nearest", nearest_mode = "round_prefer_ceil"': (0.5, 1.5),
+    'mode = "linear"': (0.7, 2.75),
+    'mode = "linear", coordinate_transformation_mode = "half_pixel_symmetric"': (0.7, 2.75),
+    'mode = "cubic"': (0.7,),
+    'mode = "cubic", exclude_outside = 1': (2.75,),
+    # Of which onnxruntime counts the result's whole elements, and ONNX's own tests what is behind the point as well.
+    'mode = "linear", coordinate_transformation_mode = "align_corners"': (),
+    'mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel"': (),
+}
 
 
-#: Of which onnxruntime counts the result's whole elements, and ONNX's own tests what is behind the point as well.
-_DIFFERENT = ("align_corners", "pytorch_half_pixel")
-
-
-@pytest.mark.parametrize(
-    ("scale", "mode"),
-    [
-        (scale, mode)
-        for mode in _MODES
-        if not any(one in mode for one in _DIFFERENT)
-        for scale in ((0.5, 0.7, 1.5, 2.75) if "nearest" in mode else (0.7, 2.75))
-    ],
-)
-def test_resizing_by_a_scale_that_is_no_whole_number(scale: float, mode: str) -> None:
-    text = (
-        "(float[1, 2, N, 5] x) => (float[1, 2, M, K] y) "
-        f"<float[4] scales = {{1, 1, {scale}, {scale}}}> {{ y = Resize <{mode}> (x, , scales) }}"
-    )
+def test_resizing_by_a_scale_that_is_no_whole_number() -> None:
+    scales = {scale: f"scale{at}" for at, scale in enumerate(sorted({*itertools.chain(*_MODES.values())}))}
+    constants = ", ".join(f"float[4] {name} = {{1, 1, {scale}, {scale}}}" for scale, name in scales.items())
+    nodes = {
+        f"mode{at}_{scales[scale]}": f"Resize <{mode}> (x, , {scales[scale]})"
+        for at, (mode, chosen) in enumerate(_MODES.items())
+        for scale in chosen
+    }
+    text = several("float[1, 2, N, 5] x", "float[1, 2, ?, ?]", nodes, constants)
     compared(text, *[(random(1, 2, rows, 5),) for rows in (2, 3, 6, 9)])
 
 
-@pytest.mark.parametrize("mode", _MODES)
-def test_resizing_to_the_sizes_of_another_tensor(mode: str) -> None:
-    text = f"""
-        (float[1, 2, N, 5] x, float[1, 2, M, K] z) => (float[1, 2, M, K] y) {{
-            sizes = Shape (z)
-            y = Resize <{mode}> (x, , , sizes)
-        }}
-    """
+def test_resizing_to_the_sizes_of_another_tensor() -> None:
+    nodes = {f"mode{at}": f"Resize <{mode}> (x, , , sizes)" for at, mode in enumerate(_MODES)}
+    text = several("float[1, 2, N, 5] x, float[1, 2, M, K] z", "float[1, 2, M, K]", nodes)
+    text = text.replace("{ mode0", "{ sizes = Shape (z) mode0")
     shapes = [((2, 5), (7, 8)), ((3, 5), (3, 5)), ((6, 5), (4, 1)), ((1, 5), (49, 3))]
     compared(text, *[(random(1, 2, *a), random(1, 2, *b)) for a, b in shapes])
 
@@ -316,31 +324,36 @@ def test_channels_that_have_a_name_are_as_many_as_the_weights_say() -> None:
         autocast.from_onnx(model_of(f"main {text}"))(random(2, 6, 5))
 
 
-@pytest.mark.parametrize(
-    ("equation", "shapes"),
-    [
-        ("bhid,bhjd->bhij", ["A,2,N,3", "A,2,M,3"]),
-        ("...ij,...jk->...ik", ["A,2,N,3", "2,3,M"]),
-        ("ij,ij->i", ["N,3", "N,3"]),
-        ("i,j->ij", ["N", "M"]),
-        ("ii->i", ["3,3"]),
-        ("iij->j", ["3,3,N"]),
-        ("ijk,k", ["A,N,3", "3"]),
-        ("ab,bc,cd->da", ["N,3", "3,2", "2,M"]),
-        ("bij->b", ["A,N,M"]),
-        ("bi,bj,b->ji", ["A,N", "A,M", "A"]),
-    ],
-)
-def test_einsum_is_products_of_matrices(equation: str, shapes: list[str]) -> None:
-    given = ", ".join(f"float[{sizes}] x{at}" for at, sizes in enumerate(shapes))
-    names = ", ".join(f"x{at}" for at in range(len(shapes)))
-    result = ",".join("PQRS"[: np.einsum(equation, *_ones(shapes, 2)).ndim])
-    node = f'y = Einsum <equation = "{equation}"> ({names})'
-    imported = autocast.from_onnx(model_of(f"main ({given}) => (float[{result}] y) {{ {node} }}"))
+#: Equations, and the shapes of their operands.
+_EINSUMS = {
+    "bhid,bhjd->bhij": ["A,2,N,3", "A,2,M,3"],
+    "...ij,...jk->...ik": ["A,2,N,3", "2,3,M"],
+    "ij,ij->i": ["N,3", "N,3"],
+    "i,j->ij": ["N", "M"],
+    "ii->i": ["3,3"],
+    "iij->j": ["3,3,N"],
+    "ijk,k": ["A,N,3", "3"],
+    "ab,bc,cd->da": ["N,3", "3,2", "2,M"],
+    "bij->b": ["A,N,M"],
+    "bi,bj,b->ji": ["A,N", "A,M", "A"],
+}
+
+
+def test_einsum_is_products_of_matrices() -> None:
+    given, results, nodes = [], [], []
+    for case, (equation, shapes) in enumerate(_EINSUMS.items()):
+        names = [f"x{case}_{at}" for at in range(len(shapes))]
+        given += [f"float[{sizes}] {name}" for sizes, name in zip(shapes, names, strict=True)]
+        results.append(f"float[{','.join('?' * np.einsum(equation, *_ones(shapes, 2)).ndim)}] y{case}")
+        nodes.append(f'y{case} = Einsum <equation = "{equation}"> ({", ".join(names)})')
+    text = f"main ({', '.join(given)}) => ({', '.join(results)}) {{ {' '.join(nodes)} }}"
+    imported = autocast.from_onnx(model_of(text))
     assert "einsum" not in imported.mod.script()
     for size in (1, 2, 4):
-        inputs = [random(*array.shape) for array in _ones(shapes, size)]
-        np.testing.assert_allclose(imported(*inputs), np.einsum(equation, *inputs), rtol=1e-5, atol=1e-5)
+        inputs = [[random(*array.shape) for array in _ones(shapes, size)] for shapes in _EINSUMS.values()]
+        for equation, operands, got in zip(_EINSUMS, inputs, imported(*itertools.chain(*inputs)), strict=True):
+            expected = np.einsum(equation, *operands)
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5, err_msg=equation)
 
 
 def _ones(shapes: list[str], size: int) -> list[np.ndarray]:
