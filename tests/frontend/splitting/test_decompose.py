@@ -12,6 +12,7 @@ from torch._export import utils
 from torch.export import ExportedProgram, exported_program
 from tvm_ffi import structural_equal
 
+from autocast import vm
 from autocast.frontend import from_torch
 from autocast.frontend.splitting import decompose, single_calls
 from tests.architectures import ARCHITECTURES
@@ -104,3 +105,25 @@ def test_what_only_computes_is_split_as_torch_splits_it(
     by_torch = from_torch(module, inputs, dynamic=dynamic)
     assert len(traced) == 1
     assert structural_equal(ours.mod, by_torch.mod)
+
+
+@pytest.mark.filterwarnings("ignore::autocast.errors.TrainingModeWarning")
+@pytest.mark.parametrize("norm", [torch.batch_norm, torch.native_batch_norm])
+def test_statistics_that_a_norm_updates_are_state(norm: Any) -> None:
+    """Schemas of these operators say nothing of what they write."""
+
+    class Norm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(3))
+            self.register_buffer("variance", torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            args = x, None, None, self.mean, self.variance, True, 0.1, 1e-5
+            return norm(*args, False) if norm is torch.batch_norm else norm(*args)[0]
+
+    module, x = Norm(), torch.randn(4, 3, 5)
+    executable = vm.compile(from_torch(module, (x,)))
+    torch.testing.assert_close(executable(x), module(x), rtol=1e-4, atol=1e-5)
+    for name, value in module.named_buffers():
+        torch.testing.assert_close(torch.from_dlpack(executable.state[name]), value)
