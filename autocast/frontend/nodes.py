@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import traceback
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
@@ -54,6 +55,13 @@ def node_place(node: fx.Node) -> Place:
             "this version"
         )
     return Place(module_path(node), region or current_region())
+
+
+def is_composite(target: Any) -> bool:
+    """Whether torch's dispatcher splits an operator into others."""
+    return isinstance(target, OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), "CompositeImplicitAutograd"
+    )
 
 
 def operator_of(node: fx.Node) -> Any:

@@ -28,8 +28,9 @@ def write_out_blocks(program: ExportedProgram) -> None:
         g: z = sin(x); return (z,)
     """
     blocks = [node for node in program.graph.nodes if _is_block(node) and not node.args[2]]
-    for block in blocks:
-        _write_out(block)
+    with program.graph_module._set_replace_hook(program.graph_signature.get_replace_hook()):
+        for block in blocks:
+            _write_out(block)
     if blocks:
         program.graph_module.recompile()
 

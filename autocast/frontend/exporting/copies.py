@@ -1,4 +1,4 @@
-"""What is copied into a tensor of another shape."""
+"""Copies that torch says otherwise, or makes where there are none."""
 
 from __future__ import annotations
 
@@ -33,6 +33,22 @@ def broadcast_copies(program: ExportedProgram) -> None:
         if given != wanted:
             with program.graph.inserting_before(node):
                 node.replace_input_with(value, program.graph.call_function(aten.expand_as.default, (value, into)))
+
+
+def without_idle_dropout(program: ExportedProgram) -> None:
+    """Erase dropout that drops nothing: it is its input, of which torch's functional form makes a copy.
+
+    What is written into one of the two is read from the other.
+    """
+    modules = [module for module in program.graph_module.modules() if isinstance(module, fx.GraphModule)]
+    with program.graph_module._set_replace_hook(program.graph_signature.get_replace_hook()):
+        for module in modules:
+            for node in module.graph.find_nodes(op="call_function", target=aten.dropout.default):
+                x, rate, is_training = node.args
+                if not is_training or rate == 0:
+                    node.replace_all_uses_with(x)
+                    module.graph.erase_node(node)
+            module.recompile()
 
 
 def _sizes(node: fx.Node) -> list[str]:

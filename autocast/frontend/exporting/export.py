@@ -19,7 +19,7 @@ from autocast.frontend.exporting.autocast_blocks import write_out_blocks
 from autocast.frontend.exporting.checks import check_dense, check_faithful, check_signature
 from autocast.frontend.exporting.conditions import can_all_be_tried
 from autocast.frontend.exporting.containers import named_containers
-from autocast.frontend.exporting.copies import broadcast_copies
+from autocast.frontend.exporting.copies import broadcast_copies, without_idle_dropout
 from autocast.frontend.exporting.decisions import Decision, noted_decisions
 from autocast.frontend.exporting.derivatives import Derivatives, traced_below_autograd
 from autocast.frontend.exporting.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
@@ -250,6 +250,7 @@ def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], a
     _erase_failed(program)
     broadcast_copies(program)
     write_out_blocks(program)
+    without_idle_dropout(program)
     mark_conversions(program)
     pass_over_writes(program)
     mark_detached(program)

@@ -19,10 +19,11 @@ from torch.utils import _pytree as pytree
 from autocast.errors import ImportModelError
 from autocast.frontend.exporting.conditions import is_other
 from autocast.frontend.exporting.decisions import noted_decisions
-from autocast.frontend.nodes import has_complex, is_random
+from autocast.frontend.nodes import has_complex, is_composite, is_random
 from autocast.frontend.splitting import single_calls
 from autocast.frontend.splitting.complex_calls import COMPLEX
 from autocast.frontend.splitting.flex_attention import written_flex_attention
+from autocast.frontend.splitting.in_place import in_functional_form
 from autocast.frontend.splitting.reserved import rename, written_names
 from autocast.frontend.splitting.splits import SPLITS, split_rightly
 
@@ -161,19 +162,22 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
 
 
 def _call_by_call(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) -> ExportedProgram | None:
-    """As `_run`, of a program that writes nothing: what is not split is as torch traced it, which takes half the time.
+    """As `_run`, where what is not split may stay as torch traced it, which takes half the time.
 
-    None where the program writes or calls functions, or where a call cannot be split by itself.
+    None where the program calls functions, writes into what it does not make itself or reads again under another name,
+    or where a call cannot be split by itself.
     """
-    if not single_calls.only_computes(program):
+    if not single_calls.has_operators_alone(program):
         return None
     result = single_calls.copied(program)
+    if not in_functional_form(result.graph):
+        return None
     for node in result.graph.nodes:
         node.target = _IN_FUNCTIONS.get(node.target, node.target)
     calls = [
         node
         for node in result.graph.nodes
-        if (node.target in table or single_calls.is_composite(node.target)) and not single_calls.is_number(node)
+        if (node.target in table or is_composite(node.target)) and not single_calls.is_number(node)
     ]
     with split_rightly():
         splits = single_calls.traced(calls, table)

@@ -39,30 +39,22 @@ class Split(NamedTuple):
     graph: fx.Graph
 
 
-def only_computes(program: ExportedProgram) -> bool:
-    """Whether a program consists of operators and of numbers made of sizes, none of which changes what there was."""
+def has_operators_alone(program: ExportedProgram) -> bool:
+    """Whether a program consists of operators of known types and of numbers: it calls no functions, for one."""
     for node in program.graph.nodes:
         if node.op not in ("placeholder", "call_function", "output"):
             return False
-        if node.op == "call_function" and (
-            node.target._schema.is_mutable
-            if isinstance(node.target, OpOverload)
-            else node.target is not getitem and not is_number(node)
-        ):
-            return False
+        if node.op == "call_function" and not is_number(node) and node.target is not getitem:
+            if not isinstance(node.target, OpOverload):
+                return False
+            if node.target._schema.returns and "val" not in node.meta:
+                return False
     return True
 
 
 def is_number(node: fx.Node) -> bool:
     """Whether a call has a number, of sizes or of a tensor's value."""
     return isinstance(node.meta.get("val"), _NUMBERS)
-
-
-def is_composite(target: Any) -> bool:
-    """Whether torch's dispatcher splits an operator into others."""
-    return isinstance(target, OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
-        target.name(), "CompositeImplicitAutograd"
-    )
 
 
 def copied(program: ExportedProgram) -> ExportedProgram:
