@@ -123,7 +123,8 @@ def _functional(operator: OpOverload) -> OpOverload | None:
     first, *others = schema.arguments
     written = [argument for argument in others if argument.alias_info is not None and argument.alias_info.is_write]
     name = schema.name.partition("::")[2]
-    if written or first.alias_info is None or not name.endswith("_") or torch.Tag.inplace_view in operator.tags:
+    is_tensor = first.alias_info is not None and isinstance(first.type, torch.TensorType)
+    if written or not is_tensor or not name.endswith("_") or torch.Tag.inplace_view in operator.tags:
         return None
     packet = getattr(getattr(torch.ops, operator.namespace), name[:-1], None)
     function: OpOverload | None = getattr(packet, operator._overloadname, None)
@@ -133,5 +134,8 @@ def _functional(operator: OpOverload) -> OpOverload | None:
 def _makes(function: OpOverload, node: fx.Node) -> bool:
     """Whether a function makes of a call's arguments a tensor of the call's type: it may widen what a write rounds."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
-    result, expected = function(*args, **kwargs), node.meta["val"]
+    try:
+        result, expected = function(*args, **kwargs), node.meta["val"]
+    except Exception:  # of torch's: where all is traced, what goes wrong is said with a remedy
+        return False
     return result.dtype is expected.dtype and [*map(str, result.shape)] == [*map(str, expected.shape)]
