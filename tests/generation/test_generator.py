@@ -22,6 +22,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedModel,
@@ -56,6 +58,10 @@ def _phi3() -> Phi3Config:
     )
 
 
+def _gpt2() -> PreTrainedModel:
+    return GPT2LMHeadModel(GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=97, n_positions=64))
+
+
 _BERT = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -67,6 +73,8 @@ _BERT = {
 
 
 _MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "GPT-2, learned positions": _gpt2,
+    "Mixtral, experts": lambda: MixtralForCausalLM(MixtralConfig(**_COMMON, num_local_experts=4)),
     "Phi 3, other factors of long sequences": lambda: Phi3ForCausalLM(_phi3()),
     "Gemma 3, sliding windows": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**_COMMON, head_dim=16, sliding_window=6)),
     "Whisper's decoder, which counts positions by itself": lambda: WhisperForCausalLM(
@@ -84,10 +92,6 @@ _GREEDY: dict[str, Any] = {"max_new_tokens": 10, "do_sample": False, "pad_token_
 def _model(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
     torch.manual_seed(0)
     return make().eval()
-
-
-def _gpt2() -> PreTrainedModel:
-    return GPT2LMHeadModel(GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=97, n_positions=64))
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,10 @@ from torch.utils import _pytree as pytree
 from autocast.errors import ImportModelError
 from autocast.frontend.exporting.conditions import is_other
 from autocast.frontend.exporting.decisions import noted_decisions
-from autocast.frontend.nodes import has_complex, is_composite, is_random
+from autocast.frontend.nodes import has_complex, is_random
 from autocast.frontend.splitting import single_calls
 from autocast.frontend.splitting.complex_calls import COMPLEX
 from autocast.frontend.splitting.flex_attention import written_flex_attention
-from autocast.frontend.splitting.in_place import in_functional_form
 from autocast.frontend.splitting.reserved import rename, written_names
 from autocast.frontend.splitting.splits import SPLITS, split_rightly
 
@@ -106,12 +105,6 @@ _TABLE: dict[OpOverload, Callable[..., Any]] = {
     if operator not in _SPLIT_WRONGLY and (not function.__module__.startswith("torch._refs") or operator in _REFERENCES)
 } | SPLITS
 
-#: What torch calls operators in functional form, besides those of its tables.
-_IN_FUNCTIONS = {
-    aten.item.default: aten._local_scalar_dense.default,
-    aten.lift_fresh_copy.default: aten.clone.default,
-}
-
 #: What to try where torch cannot split a program, by words of what it says; the last fits all.
 _REMEDIES = {
     ("FunctionalTensor", "_tensor_constant"): "A function that torch.cond, a loop or flex_attention calls may make a "
@@ -158,33 +151,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
             del table[operator]
     table = {**table, **{operator: SPLITS[operator] for operator in SPLITS if operator in table}}
     with _split_by_dispatcher(table) as others:
-        return _call_by_call(program, others) or _run(program, others)
-
-
-def _call_by_call(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) -> ExportedProgram | None:
-    """As `_run`, where what is not split may stay as torch traced it, which takes half the time.
-
-    None where the program calls functions, writes into what it does not make itself or reads again under another name,
-    or where a call cannot be split by itself.
-    """
-    if not single_calls.has_operators_alone(program):
-        return None
-    result = single_calls.copied(program)
-    if not in_functional_form(result.graph):
-        return None
-    for node in result.graph.nodes:
-        node.target = _IN_FUNCTIONS.get(node.target, node.target)
-    calls = [
-        node
-        for node in result.graph.nodes
-        if (node.target in table or is_composite(node.target)) and not single_calls.is_number(node)
-    ]
-    with split_rightly():
-        splits = single_calls.traced(calls, table)
-    if splits is None:
-        return None
-    single_calls.replace(result, splits)
-    return result
+        return single_calls.decomposed(program, others) or _run(program, others)
 
 
 @contextlib.contextmanager
