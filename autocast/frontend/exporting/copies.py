@@ -1,4 +1,4 @@
-"""Copies that torch says otherwise, or makes where there are none."""
+"""Copies that torch's functional form leaves out, or makes where the module has none."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ def without_idle_dropout(program: ExportedProgram) -> None:
     modules = [module for module in program.graph_module.modules() if isinstance(module, fx.GraphModule)]
     with program.graph_module._set_replace_hook(program.graph_signature.get_replace_hook()):
         for module in modules:
-            for node in module.graph.find_nodes(op="call_function", target=aten.dropout.default):
-                x, rate, is_training = node.args
-                if not is_training or rate == 0:
-                    node.replace_all_uses_with(x)
-                    module.graph.erase_node(node)
-            module.recompile()
+            calls = module.graph.find_nodes(op="call_function", target=aten.dropout.default)
+            idle = [node for node in calls if node.args[1] == 0 or not node.args[2]]
+            for node in idle:
+                node.replace_all_uses_with(node.args[0])
+                module.graph.erase_node(node)
+            if idle:
+                module.recompile()
 
 
 def _sizes(node: fx.Node) -> list[str]:
