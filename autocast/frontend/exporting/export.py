@@ -51,6 +51,7 @@ from autocast.frontend.exporting.tracing import (
 )
 from autocast.frontend.nodes import mark_conversions
 from autocast.frontend.splitting.decompose import decompose
+from autocast.frontend.splitting.single_calls import copied
 from autocast.messages import beginning
 from autocast.runtime.tensors import kind_of_layout, memory_of
 
@@ -285,7 +286,7 @@ def exported_already(
         )
     module = program.module()
     leaves = input_leaves(module, *(program.example_inputs or ((), {})))
-    return _decomposed(program, leaves, []), module
+    return _decomposed(copied(program), leaves, []), module
 
 
 def _check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: Any, leaves: Sequence[Leaf]) -> None:

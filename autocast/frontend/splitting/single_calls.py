@@ -60,7 +60,7 @@ def decomposed(program: ExportedProgram, table: Table) -> ExportedProgram | None
     """
     if not _has_operators_alone(program):
         return None
-    result = _copied(program)
+    result = copied(program)
     if not in_functional_form(result.graph):
         return None
     for node in result.graph.nodes:
@@ -96,7 +96,7 @@ def _is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), _NUMBERS)
 
 
-def _copied(program: ExportedProgram) -> ExportedProgram:
+def copied(program: ExportedProgram) -> ExportedProgram:
     """A program of the same values with a graph of its own."""
     graph = copy.deepcopy(program.graph)
     for old, new in zip(program.graph.nodes, graph.nodes, strict=True):

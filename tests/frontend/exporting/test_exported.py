@@ -163,3 +163,11 @@ def test_examples_that_are_one_tensor_are_inputs_of_their_own() -> None:
     net, (x, y) = Weighs(), torch.randn(2, 2, 3)
     for examples in ((x, x), (x, net.weight)):
         assert torch.equal(from_torch(net, examples)(x, y), net(x, y))
+
+
+def test_an_exported_program_stays_as_it_was() -> None:
+    """An import erases dropout that drops nothing, in a program of its own."""
+    program = torch.export.export(nn.Sequential(nn.Linear(4, 3), nn.Dropout()).eval(), (torch.zeros(2, 4),))
+    before = str(program.graph)
+    from_torch(program)
+    assert str(program.graph) == before
