@@ -140,14 +140,19 @@ def attention_backward(importer: Importer, node: fx.Node) -> list[Any]:
     query, key, value, mask = (importer.arg(node, i, "") for i in range(4))
     keys, values = (frontend.repeat_heads(importer, x, dims(query)[1]) for x in (key, value))
     bias, allowed, causal = frontend.mask_of(importer, node, 4)
-    scale, grad = importer.arg(node, 6, "scale"), importer.arg(node, 9, "grad")
+    scale, grad = frontend.scale_of(importer, node), importer.arg(node, 9, "grad")
+    by_size = None if scale is None or isinstance(scale, float) else scale
+    if by_size is not None:
+        query, scale = importer.emit(op.multiply(query, by_size)), 1.0
     if allowed is not None:
         grad = importer.emit(op.where(allowed, grad, relax.const(0.0, dtype_of(grad))))
-    scores = bias, causal, None if scale is None else float(scale)
+    scores = bias, causal, scale
     if node.args[8] is None:
         of_query, *of_keys, of_bias = _fused(importer, (query, keys, values, grad), *scores)
     else:
         of_query, *of_keys, of_bias = _with_dropout(importer, node, (query, keys, values, grad), allowed, *scores)
+    if by_size is not None:
+        of_query = importer.emit(op.multiply(of_query, by_size))
     of_keys = [_own_heads(importer, x, own) for x, own in zip(of_keys, (key, value), strict=True)]
     given: Any = node.args[3]
     if given is None or dtype_of(mask) == "bool" or importer.constants.get(given) is not None:

@@ -118,9 +118,15 @@ def _max_pool(importer: Importer, node: fx.Node) -> relax.Expr:
 
 def _scale(importer: Importer, weight: relax.Expr | None, shape: Sequence[Any], x: relax.Expr) -> list[relax.Expr]:
     """The scale of a norm, which is 1 where there is none, and its shift, which no gradient reads."""
-    sizes = list(map(int, shape))
-    one, zero = (importer.emit(relax.const(np.full(sizes, value), dtype_of(x))) for value in (1, 0))
+    one, zero = (importer.emit(_full(shape, value, str(dtype_of(x)))) for value in (1, 0))
     return [one if weight is None else weight, zero]
+
+
+def _full(shape: Sequence[Any], value: int, dtype: str) -> relax.Expr:
+    """A constant of one value, where its shape is known."""
+    if all(isinstance(size, int) for size in shape):
+        return relax.const(np.full(list(shape), value), dtype)
+    return op.full(relax.ShapeExpr(shape), relax.const(value, dtype))
 
 
 def _of_norm(
@@ -144,11 +150,11 @@ def _of_norm(
 
 def _layer_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
     grad, data, weight = (importer.arg(node, i, "") for i in (0, 1, 3))
-    shape, epsilon = list(node.args[2]), float(node.args[4])
-    axes = list(range(-len(shape), 0))
+    axes, epsilon = list(range(-len(node.args[2]), 0)), float(node.args[4])
 
     def norm(x: relax.Expr) -> relax.Expr:
-        return op.nn.layer_norm(x, *_scale(importer, weight, shape, x), axes=axes, epsilon=epsilon)
+        affine = _scale(importer, weight, dims(x)[axes[0] :], x)
+        return op.nn.layer_norm(x, *affine, axes=axes, epsilon=epsilon)
 
     return _of_norm(importer, norm, grad, data, weight)
 

@@ -11,14 +11,14 @@ import torch
 from torch import fx
 from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from autocast import amp
 from autocast.dynamo.sharing import Sharing
+from autocast.dynamo.sizes import bounds_of, follows, interpreted
 from autocast.dynamo.traceable import make_traceable
 from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend import from_torch
-from autocast.frontend.exporting.conditions import ASSUMED, Condition, guarded
+from autocast.frontend.exporting.conditions import ASSUMED, Assumed, Condition, guarded
 from autocast.frontend.watching import is_watched_when_compiled
 from autocast.frontend.writes import Samples
 from autocast.kernels import detect_target
@@ -78,7 +78,9 @@ class Inputs(torch.nn.Module):
         given |= {position: getattr(self, _name(position)) for position in graph.weights}
         given |= {i: graph.number_at(i, number) for i, number in zip(graph.numbers, self.numbers, strict=True)}
         given |= {position: given[tensor].shape[axis] for position, (tensor, axis) in graph.sizes.items()}
-        graph.relate(given)
+        known = {at: given[i] if axis is None else given[i].shape[axis] for at, (i, axis) in graph.symbols.items()}
+        given |= {position: interpreted(size, known) for position, size in graph.followed.items()}
+        graph.relate(given, known)
         results = self.body(*(given[position] for position in range(len(given))))
         return tuple(graph.kept(position, results[position]) for position in graph.results)
 
@@ -143,7 +145,7 @@ class Graph:
 
     Its inputs, by position: `weights` are parameters and buffers, `tensors` the other tensors, `sizes` those numbers
     that are a tensor's size (its position and axis), `numbers` the rest, of which each value has code of its own, but
-    for sizes that are `carried`: by a tensor without elements.
+    for sizes that are `carried`, by a tensor without elements, and those that are `followed` from others.
     """
 
     def __init__(self, body: fx.GraphModule, options: Mapping[str, Any], examples: Sequence[Any]) -> None:
@@ -161,18 +163,20 @@ class Graph:
         #: Of each size that varies, by name: where the tensors are that have it, and its axis.
         self.axes: dict[str, list[tuple[int, int]]] = {}
         self.bounds: dict[str, tuple[int | None, ...]] = {}
-        self.expressions: dict[str, Any] = {}
-        self.environment: ShapeEnv | None = None
+        self.varying: dict[str, torch.SymInt] = {}
         for i in self.tensors:
             for axis, size in enumerate(values[i].shape):
                 if isinstance(size, torch.SymInt):
                     self.axes.setdefault(str(size), []).append((i, axis))
-                    self.bounds[str(size)], self.expressions[str(size)] = _bounds(size), size.node.expr
-                    self.environment = size.node.shape_env
+                    self.bounds[str(size)], self.varying[str(size)] = bounds_of(size), size
         rest = [i for i in range(len(examples)) if i not in tensors]
         self.sizes = {i: self.axes[str(values[i])][0] for i in rest if str(values[i]) in self.axes}
         self.carried = [i for i in rest if i not in self.sizes and self.is_carried(values[i])]
-        self.numbers = [i for i in rest if i not in self.sizes and i not in self.carried]
+        told = {*self.axes, *(str(values[i]) for i in self.carried)}
+        rest = [i for i in rest if i not in self.sizes and i not in self.carried]
+        #: Numbers that are computed of such sizes: how.
+        self.followed = {i: values[i].node.expr for i in rest if follows(values[i], told)}
+        self.numbers = [i for i in rest if i not in self.followed]
         #: Of each number that varies: the input that says it, and its axis.
         self.symbols: dict[str, tuple[int, int | None]] = {name: places[0] for name, places in self.axes.items()}
         self.symbols |= {str(values[i]): (i, None) for i in (*self.carried, *self.numbers)}
@@ -216,9 +220,18 @@ class Graph:
         return tensors, passed, others
 
     @property
-    def assumed(self) -> list[Condition]:
-        """What torch checks of sizes before it calls the graph."""
-        return [] if self.environment is None else list(map(Condition, guarded(self.environment)))
+    def assumed(self) -> Assumed:
+        """What torch checks of sizes before it calls the graph, and which are computed of others."""
+        sizes = {self.name_of(name): size.node for name, size in self.varying.items()}
+        environment = next((node.shape_env for node in sizes.values()), None)
+        conditions = [] if environment is None else list(map(Condition, guarded(environment)))
+        return Assumed(
+            conditions, {name: Condition(node.expr) for name, node in sizes.items() if not node.expr.is_symbol}
+        )
+
+    def name_of(self, size: str) -> str:
+        """The name of a dimension: torch's symbol; of sizes that are computed of others one by their order."""
+        return size if size.isidentifier() else f"size_{list(self.axes).index(size)}"
 
     def numbers_of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The plain numbers among the inputs."""
@@ -332,7 +345,7 @@ class Graph:
         """The graph as a model of its tensors, for the numbers and weights among these inputs."""
         order = {position: i for i, position in enumerate(self.tensors)}
         dynamic = {
-            name: [(order[i], axis, *self.bounds[name]) for i, axis in places]
+            self.name_of(name): [(order[i], axis, *self.bounds[name]) for i, axis in places]
             for name, places in self.axes.items()
             if not self.is_static and self.bounds[name][0] != self.bounds[name][1]  # else torch found it later
         }
@@ -349,8 +362,8 @@ class Graph:
         """Whether a number that is the size of no tensor may differ from call to call."""
         return False
 
-    def relate(self, given: Mapping[int, Any]) -> None:
-        """Tell torch, which traces the graph anew, how the sizes of these tensors depend on one another."""
+    def relate(self, given: Mapping[int, Any], known: Mapping[str, Any]) -> None:
+        """Tell torch, which traces the graph anew, how the sizes of these tensors depend on the known ones."""
 
     def shared(self, inputs: Mapping[int, torch.Tensor], results: Mapping[int, torch.Tensor]) -> Sharing:
         """Which results share memory."""
@@ -373,11 +386,3 @@ def value_of(node: fx.Node) -> Any:
 def _is_float(node: fx.Node, value: torch.Tensor) -> bool:
     """Whether an input is a number, in a tensor that only its value is asked of."""
     return value.dtype == torch.float64 and value.ndim == 0 and all(user.target == "item" for user in node.users)
-
-
-def _bounds(size: torch.SymInt) -> tuple[int | None, ...]:
-    """The least and the largest value of a size, None where there is none."""
-    bounds = size.node.shape_env.bound_sympy(size.node.expr)
-    upper = int(bounds.upper) if bounds.upper.is_Integer and bounds.upper < 2**31 else None
-    lower = int(bounds.lower) if bounds.lower.is_Integer else 1
-    return max(lower, 1), upper

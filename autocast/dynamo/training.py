@@ -11,12 +11,10 @@ precision alone is kept in low precision:
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
@@ -27,17 +25,17 @@ from torch._guards import tracing
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import Dim
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from autocast.dynamo.attention import with_attention
 from autocast.dynamo.converters import BACKWARD
 from autocast.dynamo.graphs import Graph, Inputs, Ready, real, value_of
 from autocast.dynamo.layouts import keep_layouts
 from autocast.dynamo.sharing import Sharing
+from autocast.dynamo.sizes import follows, interpreted
 from autocast.dynamo.statistics import without_running_ones, without_statistics
 from autocast.dynamo.traceable import write_data
 from autocast.errors import UnsupportedError
+from autocast.frontend.exporting.dynamic import DynamicAxis
 from autocast.frontend.importing.randomness import RANDOM_STATE, random_state
 from autocast.frontend.splitting.splits import split_rightly
 from autocast.frontend.translate import translate
@@ -209,32 +207,26 @@ class _Traced(Graph):
 
     def imported(self, inputs: Sequence[Any]) -> Model:
         """The graph as a model; its sizes may be computed of one another, and torch finds out which are."""
-        axes: dict[int, dict[int, Any]] = {}
-        order = {position: i for i, position in enumerate(self.tensors)}
+        axes, order = [], {position: i for i, position in enumerate(self.tensors)}
         if not self.is_static:
-            for position, axis in itertools.chain.from_iterable(self.axes.values()):
-                axes.setdefault(order[position], {})[axis] = Dim.AUTO
-            axes |= {len(self.tensors) + i: {0: Dim.AUTO} for i in range(len(self.carried))}
-        given: Any = tuple(self.tensors_of(inputs)), {}, axes
+            for size, places in self.axes.items():
+                axes += [DynamicAxis(order[i], axis, Dim.AUTO, self.name_of(size)) for i, axis in places]
+            names = {i: name for name, (i, axis) in self.symbols.items() if axis is None}
+            axes += [DynamicAxis(len(order) + i, 0, Dim.AUTO, names[at]) for i, at in enumerate(self.carried)]
+        given: Any = tuple(self.tensors_of(inputs)), {}, tuple(axes)
         return translate(Inputs(self, inputs), given, random_state(0), "torch", BACKWARD)
 
     def is_carried(self, value: Any) -> bool:
         """Whether a number that is the size of no tensor may differ from call to call: one that varies."""
         return isinstance(value, torch.SymInt) and value.node.expr.is_symbol
 
-    def relate(self, given: Mapping[int, Any]) -> None:
+    def relate(self, given: Mapping[int, Any], known: Mapping[str, Any]) -> None:
         """Sizes that had one name are equal, and those that were computed of others are so again."""
-        known = {
-            name: given[at] if axis is None else given[at].shape[axis] for name, (at, axis) in self.symbols.items()
-        }
         for name, places in self.axes.items():
             for tensor, axis in places[1:]:
                 torch._check(given[tensor].shape[axis] == known[name])
-            expression = self.expressions[name]
-            whole = all(part.is_integer for part in sympy.preorder_traversal(expression))  # torch traces no others here
-            if whole and not expression.is_symbol and known.keys() >= set(map(str, expression.free_symbols)):
-                values = {symbol: known[str(symbol)] for symbol in expression.free_symbols}
-                torch._check(known[name] == sympy_interp(PythonReferenceAnalysis, values, expression))
+            if follows(self.varying[name], known):
+                torch._check(known[name] == interpreted(self.varying[name].node.expr, known))
 
     def ready(self, inputs: Sequence[Any]) -> Ready:
         """What runs these inputs. torch's generator seeds what it draws: `torch.utils.checkpoint` sets that back, and

@@ -45,8 +45,9 @@ def attention(importer: Importer, node: fx.Node, drop: Drop | None = None) -> re
     else:
         q, k, v = (_batched(importer, x, shape[:-2]) for x in (q, k, v))
     bias, allowed, causal = mask_of(importer, node, rank)
-    scale = importer.arg(node, 6, "scale")
-    scale = None if scale is None else float(scale)
+    scale = scale_of(importer, node)
+    if scale is not None and not isinstance(scale, float):
+        q, scale = importer.emit(relax.op.multiply(q, scale)), 1.0
     rate = float(importer.arg(node, 4, "dropout_p", 0.0))
     if rate or drop:
         probabilities = probabilities_of(importer, q, k, bias, causal, scale)
@@ -62,6 +63,15 @@ def attention(importer: Importer, node: fx.Node, drop: Drop | None = None) -> re
     if allowed is None:
         return result
     return importer.emit(relax.op.where(allowed, result, relax.const(0.0, importer.dtype(node))))
+
+
+def scale_of(importer: Importer, node: fx.Node) -> float | relax.Expr | None:
+    """The scale of the scores: a number; None for what the depth of the heads says; by a tensor where that varies."""
+    scale, q = importer.arg(node, 6, "scale"), importer.arg(node, 0, "query")
+    if scale is not None or isinstance(depth := dims(q)[-1], int):
+        return None if scale is None else float(scale)
+    root = importer.emit(relax.op.rsqrt(importer.number(depth, "float32")))
+    return cast(importer, root, str(dtype_of(q)))
 
 
 def probabilities_of(

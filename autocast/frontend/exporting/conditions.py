@@ -12,7 +12,7 @@ import ast
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from autocast.frontend.exporting.columns import Columns, NotInColumns, computed
 
-#: Where a module keeps what holds of all sizes that it is called with.
+#: Where a module keeps what holds of all sizes that it is called with: `Assumed`.
 ASSUMED = "_autocast_assumed"
 
 #: So many combinations of the sizes that a condition is on are tried; of a dimension without an upper bound so many.
@@ -43,59 +43,6 @@ _OF_MEMORY = (
 _KNOWN = {**SYMPY_INTERP, "math": math, "inf": math.inf}
 
 
-class Counterexample(NamedTuple):
-    """Sizes by name for which a module is another program, those that decide it, and why, in words."""
-
-    sizes: Mapping[str, int]
-    why: str
-
-
-def counterexample(
-    program: torch.export.ExportedProgram,
-    symbols: Mapping[str, str],
-    asked: Mapping[str, tuple[int | None, int | None]],
-    assumed: Sequence[Condition] = (),
-) -> Counterexample | None:
-    """Sizes for which a module is another program; None where none was found.
-
-    Parameters
-    ----------
-    program
-        What was exported.
-    symbols
-        The names of its symbolic sizes.
-    asked
-        By name the least and the largest size that there may be; None: what torch inferred.
-    assumed
-        What holds of all sizes that may come, by their names.
-    """
-    ranges, bounds = {}, bounds_of(program)
-    for symbol, name in symbols.items():
-        low, high = bounds.get(symbol, (2, None))
-        low = max(low, 2)  # the program of 2 is taken for that of 1
-        least, largest = asked.get(name, (None, None))
-        if max(least or low, 2) < low or (largest is not None and high is not None and high < largest):
-            return Counterexample({}, f"torch exports it for {name} from {low} to {high}")
-        ranges[name] = (max(least or low, 2), high if largest is None else largest)
-    smallest = {name: low for name, (low, _) in ranges.items()}
-    failures = []
-    for condition in _conditions(program):
-        if condition.symbols <= symbols.keys():
-            names = {symbols[symbol] for symbol in condition.symbols}
-            also = [one for one in assumed if one.symbols & names and one.symbols <= ranges.keys()]
-            names.update(*(one.symbols for one in also))
-            columns = combinations({name: ranges[name] for name in ranges if name in names})
-            fails = ~condition.hold({symbol: columns[symbols[symbol]] for symbol in condition.symbols})
-            for row in np.flatnonzero(np.logical_and.reduce([fails, *(one.hold(columns) for one in also)]))[:1]:
-                failures.append(({**smallest, **{name: int(sizes[row]) for name, sizes in columns.items()}}, condition))
-    if not failures:
-        return None
-    found, condition = min(failures, key=lambda failure: tuple(failure[0].values()))
-    shown = ", ".join(f"{name} = {size}" for name, size in found.items())
-    decide = {symbols[symbol]: found[symbols[symbol]] for symbol in condition.symbols}
-    return Counterexample(decide, f"for {shown} this does not hold: {condition.named(symbols)}")
-
-
 def can_all_be_tried(program: torch.export.ExportedProgram) -> bool:
     """Whether the sizes that a condition is on have few enough combinations; without a largest, the first are tried."""
     bounds = bounds_of(program)
@@ -104,7 +51,7 @@ def can_all_be_tried(program: torch.export.ExportedProgram) -> bool:
         known = [bounds[symbol] for symbol in condition.symbols if symbol in bounds]
         return math.prod(high - low + 1 for low, high in known if high is not None)
 
-    return all(count(condition) <= COMBINATIONS for condition in _conditions(program))
+    return all(count(condition) <= COMBINATIONS for condition in conditions_of(program))
 
 
 class Condition:
@@ -147,7 +94,33 @@ class Condition:
         )
 
 
-def _conditions(program: torch.export.ExportedProgram) -> list[Condition]:
+class Assumed(NamedTuple):
+    """What holds of all sizes that may come: conditions, and of sizes that are computed of others how, by their names.
+
+    A module keeps it in its attribute `ASSUMED`.
+    """
+
+    conditions: Sequence[Condition] = ()
+    derived: Mapping[str, Condition] = {}
+
+    def combinations(self, names: Collection[str], ranges: Mapping[str, tuple[int, int | None]]) -> Columns:
+        """Columns of sizes within their ranges that may come, by name: these, and what they depend on."""
+        wanted = set(names).union(*(self.derived[name].symbols for name in names if name in self.derived))
+        also = [one for one in self.conditions if one.symbols & wanted and one.symbols <= ranges.keys()]
+        wanted.update(*(one.symbols for one in also))
+        derived = {n: self.derived[n] for n in wanted & self.derived.keys() if self.derived[n].symbols <= ranges.keys()}
+        free = (wanted - derived.keys()).union(*(one.symbols for one in derived.values()))
+        columns = combinations({name: ranges[name] for name in ranges if name in free})
+        comes = [one.hold(columns) for one in also if not one.symbols & derived.keys()]
+        for name, one in derived.items():
+            columns[name] = one.evaluated(columns, otherwise=-1)
+            least, most = ranges[name]
+            comes += [columns[name] >= least, *([] if most is None else [columns[name] <= most])]
+        comes += [one.hold(columns) for one in also if one.symbols & derived.keys()]
+        return {name: sizes[np.logical_and.reduce(comes)] for name, sizes in columns.items()} if comes else columns
+
+
+def conditions_of(program: torch.export.ExportedProgram) -> list[Condition]:
     """What was found to hold of the sizes of a program, but for what changes no number."""
     env = _environment(program)
     return [] if env is None else [Condition(expr) for expr in guarded(env)]

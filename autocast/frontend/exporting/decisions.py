@@ -26,7 +26,7 @@ from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.sym_node import SymNode
 from torch.utils import _pytree as pytree
 
-from autocast.frontend.exporting.conditions import Condition, combinations, is_of_memory, sizes_of
+from autocast.frontend.exporting.conditions import Assumed, Condition, is_of_memory, sizes_of
 from autocast.frontend.exporting.tracing import as_it_was
 from autocast.frontend.exporting.value_checks import valid_answer
 
@@ -127,7 +127,7 @@ def deviation(
     example: tuple[Sequence[Any], Mapping[str, Any]],
     decisions: Sequence[Decision],
     sizes: Mapping[str, Size],
-    assumed: Sequence[Condition] = (),
+    assumed: Assumed,
 ) -> Deviation | None:
     """Sizes for which a decision falls otherwise than it did, and the module returns something else; None if none are
     found.
@@ -141,22 +141,21 @@ def deviation(
     sizes
         By torch's symbol what there is to know of a size. Those of which nothing is decided stay as they are.
     assumed
-        What holds of all sizes that may come, by their names.
+        What holds of all sizes that may come.
     """
     agree: dict[tuple[int, ...], bool | None] = {}
     usual = {symbol: max(size.example, size.least, 2) for symbol, size in sizes.items()}
+    ranges = {size.name: (size.least, size.largest) for size in sizes.values()}
     for decision in decisions:
-        asked = decision.condition.symbols
-        if not asked <= sizes.keys():
+        if not decision.condition.symbols <= sizes.keys():
             continue  # of sizes that values decide
-        bounds = {symbol: (size.least, size.largest) for symbol, size in sizes.items() if symbol in asked}
-        columns = combinations(bounds)
-        for row in np.flatnonzero(decision.condition.hold(columns) != decision.held)[:_CALLS]:
-            values = {symbol: int(column[row]) for symbol, column in columns.items()}
-            sized = {**usual, **values}
-            named = {sizes[symbol].name: value for symbol, value in sized.items()}
-            if not all(condition.holds(named) for condition in assumed if condition.symbols <= named.keys()):
-                continue
+        asked = {symbol: sizes[symbol].name for symbol in decision.condition.symbols}
+        follow = {name for name, one in assumed.derived.items() if one.symbols.intersection(asked.values())}
+        columns = assumed.combinations(follow & ranges.keys() | set(asked.values()), ranges)
+        held = decision.condition.hold({symbol: columns[name] for symbol, name in asked.items()})
+        for row in np.flatnonzero(held != decision.held)[:_CALLS]:
+            named = {name: int(column[row]) for name, column in columns.items()}
+            sized = {symbol: named.get(size.name, usual[symbol]) for symbol, size in sizes.items()}
             key = tuple(sized.values())
             if key not in agree:
                 agree[key] = _agrees(program, module, example, sized)
@@ -164,7 +163,7 @@ def deviation(
                 continue
             if not _agrees(program, module, example, usual):
                 return None  # a module of chance, say, of which such a comparison says nothing
-            return Deviation({sizes[symbol].name: value for symbol, value in values.items()}, decision.place)
+            return Deviation({name: named[name] for name in asked.values()}, decision.place)
     return None
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from autocast.errors import ImportModelError
-from autocast.frontend.exporting.conditions import ASSUMED, counterexample
+from autocast.frontend.exporting.conditions import ASSUMED, Assumed, bounds_of, conditions_of
 from autocast.frontend.exporting.decisions import deviation
 from autocast.frontend.exporting.dynamic import DynamicAxis
 from autocast.frontend.exporting.exported import Exported
@@ -18,6 +19,57 @@ from autocast.frontend.exporting.tracing import no_cache, no_gradients
 
 #: Where a module is another for sizes up to this, larger ones are asked for.
 _FEW = 16
+
+
+class Counterexample(NamedTuple):
+    """Sizes by name for which a module is another program, those that decide it, and why, in words."""
+
+    sizes: Mapping[str, int]
+    why: str
+
+
+def counterexample(
+    program: torch.export.ExportedProgram,
+    symbols: Mapping[str, str],
+    asked: Mapping[str, tuple[int | None, int | None]],
+    assumed: Assumed,
+) -> Counterexample | None:
+    """Sizes for which a module is another program; None where none was found.
+
+    Parameters
+    ----------
+    program
+        What was exported.
+    symbols
+        The names of its symbolic sizes.
+    asked
+        By name the least and the largest size that there may be; None: what torch inferred.
+    assumed
+        What holds of all sizes that may come.
+    """
+    ranges, bounds = {}, bounds_of(program)
+    for symbol, name in symbols.items():
+        low, high = bounds.get(symbol, (2, None))
+        low = max(low, 2)  # the program of 2 is taken for that of 1
+        least, largest = asked.get(name, (None, None))
+        if max(least or low, 2) < low or (largest is not None and high is not None and high < largest):
+            return Counterexample({}, f"torch exports it for {name} from {low} to {high}")
+        ranges[name] = (max(least or low, 2), high if largest is None else largest)
+    smallest = {name: low for name, (low, _) in ranges.items()}
+    failures = []
+    for condition in conditions_of(program):
+        if condition.symbols <= symbols.keys():
+            names = {symbols[symbol] for symbol in condition.symbols}
+            columns = assumed.combinations(names, ranges)
+            fails = ~condition.hold({symbol: columns[symbols[symbol]] for symbol in condition.symbols})
+            for row in np.flatnonzero(fails)[:1]:
+                failures.append(({**smallest, **{name: int(sizes[row]) for name, sizes in columns.items()}}, condition))
+    if not failures:
+        return None
+    found, condition = min(failures, key=lambda failure: tuple(failure[0].values()))
+    shown = ", ".join(f"{name} = {size}" for name, size in found.items())
+    decide = {symbols[symbol]: found[symbols[symbol]] for symbol in condition.symbols}
+    return Counterexample(decide, f"for {shown} this does not hold: {condition.named(symbols)}")
 
 
 def to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
@@ -40,7 +92,7 @@ def check_conditions(exported: Exported, program: torch.export.ExportedProgram, 
     """
     inferred = {axis.name: (axis.dim.min, axis.dim.max) for axis in exported.axes if not hasattr(axis.dim, "__name__")}
     examples = {size.name: size.example for size in exported.sizes.values()}
-    first, assumed = None, getattr(module, ASSUMED, ())
+    first, assumed = None, getattr(module, ASSUMED, Assumed())
     while inferred and (found := counterexample(program, exported.symbols, inferred, assumed)):
         first = first or found
         size = next(iter(found.sizes.values())) if len(found.sizes) == 1 else _FEW
@@ -65,7 +117,7 @@ def check_decisions(exported: Exported, module: torch.nn.Module, example: Any) -
     """
     if not exported.decisions:
         return
-    assumed = getattr(module, ASSUMED, ())
+    assumed = getattr(module, ASSUMED, Assumed())
     with no_gradients(module), no_cache(module, example[1]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         while found := deviation(exported.program, module, example, exported.decisions, exported.sizes, assumed):
