@@ -23,8 +23,8 @@ class Importer(Protocol):
 
 @contextmanager
 def agreeing(importer: Importer, node: fx.Node) -> Iterator[None]:
-    """While this is active, the operands of an elementwise node, or of a `cat`, have the same names of the same sizes,
-    and masks of attention those of queries and keys.
+    """While this is active, the operands of an elementwise node, or of what joins tensors, have the same names of the
+    same sizes, and masks of attention those of queries and keys.
 
     Before::                                        After::
 
@@ -78,11 +78,15 @@ def _compared(importer: Importer, node: fx.Node) -> tuple[list[fx.Node], int, li
     return [operand for operand in node.all_input_nodes if operand is mask], 0, [[*query[:-1], key[-2]]]
 
 
+#: What joins tensors along an axis, which is its argument in this place.
+_ALONG = {torch.ops.aten.cat.default: 1, torch.ops.aten.slice_scatter.default: 2}
+
+
 def _joined(node: fx.Node) -> int | None:
     """The axis, from the end, along which operands need not agree: 0 of elementwise ones; None of other nodes."""
-    if node.target is torch.ops.aten.cat.default:
-        rank = node.meta["val"].dim()
-        axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    if node.target in _ALONG:
+        rank, place = node.meta["val"].dim(), _ALONG[node.target]
+        axis = node.args[place] if len(node.args) > place else node.kwargs.get("dim", 0)
         return axis if axis < 0 else axis - rank
     is_elementwise = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
     return 0 if is_elementwise and len(node.all_input_nodes) > 1 else None

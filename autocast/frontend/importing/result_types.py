@@ -54,7 +54,9 @@ def _check_one(expected: Any, result: Any, type_of: _TypeOf, values: Mapping[tir
         return
     got, (shape, dtype) = result.ty, type_of(expected)
     same = isinstance(got, relax.TensorType) and str(got.dtype) == dtype and got.ndim == len(shape)
-    if same and got.shape is not None:
+    if same and got.shape is None:  # operands do not agree, and nothing could be compiled of it
+        same = False
+    elif same:
         same = all(_may_be_equal(a, b, values) for a, b in zip(got.shape.values, shape, strict=True))
     if not same:
         raise ImportModelError(

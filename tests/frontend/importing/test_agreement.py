@@ -20,6 +20,7 @@ _USES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "biases of attention": lambda x, y: _attention(x, y),
     "masks of attention": lambda x, y: _attention(x, y > 1),
     "products": lambda x, y: x @ y,
+    "rows that are written": lambda x, y: x.slice_scatter(y[None], 0, 1, 2).softmax(-1),
 }
 
 
