@@ -94,6 +94,18 @@ def test_a_module_is_trained_at_every_length_by_two_programs() -> None:
     assert compiles.call_count == 2
 
 
+def test_a_size_that_is_said_in_two_ways_is_one_in_mixed_precision() -> None:
+    plain = _Of([lambda y, x, n: F.pad(y.sin(), (0, 0, 1, 2))])  # whose backward has `n + 3 - 3` rows
+    module = copy.deepcopy(plain)
+    x = torch.randn(2, 9, 8, requires_grad=True)
+    torch._dynamo.mark_dynamic(x, 1)
+    got, expected = (
+        _trained([""], torch.compile(module, backend=dynamo.backend), module, x),
+        _trained([""], plain, plain, x),
+    )
+    torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize(
     ("function", "lengths"),
     [

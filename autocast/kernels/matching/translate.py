@@ -14,6 +14,7 @@ from tvm import relax
 from autocast.ir import dims, is_op, is_tensor, number_of, same_shape, shape_of, storage
 from autocast.kernels.matching.functions import operation
 from autocast.kernels.specs.program import ProgramBuilder, Shape
+from autocast.kernels.specs.sizes import DimensionNames
 from autocast.kernels.storage import LOADED, LOW
 from autocast.operators import Kind, is_kind
 from autocast.operators.own.dropout import random_bits
@@ -94,7 +95,8 @@ class Translation:
 
     def __init__(self, bound: Mapping[relax.Var, relax.Expr], members: Collection[relax.Var], space: tuple) -> None:
         self.bound, self.members = bound, members
-        self.names: dict[Any, str] = {}
+        self._dimensions = DimensionNames()
+        self.names: dict[Any, Any] = {}
         self.builder = ProgramBuilder(self.named(space))
         self.arguments: list[relax.Expr] = []
         self.steps: dict[relax.Var, int] = {}
@@ -105,7 +107,10 @@ class Translation:
         def name(dim: Any) -> Any:
             if isinstance(dim, int):
                 return dim
-            return self.names.setdefault(tvm_ffi.StructuralKey(dim), f"d{len(self.names)}")
+            key = tvm_ffi.StructuralKey(dim)
+            if key not in self.names:  # `n + 1 - 1` is `n`
+                self.names[key] = self._dimensions.dim(dim)
+            return self.names[key]
 
         return tuple(name(dim) for dim in shape)
 
