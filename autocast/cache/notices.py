@@ -11,10 +11,10 @@ _said: set[str] = set()
 _lock = threading.Lock()
 
 
-def notice(message: str) -> None:
-    """Warn, once in this process for each message."""
+def notice(message: str, about: str | None = None) -> None:
+    """Warn, once in this process for each message, or for what it is about."""
     with _lock:
-        if message in _said:
+        if (about or message) in _said:
             return
-        _said.add(message)
+        _said.add(about or message)
     warn(f"cache: {message}; models are compiled as usual", CacheWarning)

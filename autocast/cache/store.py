@@ -59,7 +59,9 @@ class Store:
             try:
                 container = read(path, kind)
             except ArtifactError as error:
-                notice(f"{path} is not used: {error}")
+                notice(
+                    f"{path} is not used, nor are others there that are damaged: {error}", f"damaged {folder} {kind}"
+                )
                 _remove(folder, path)
                 continue
             if folder.writable:

@@ -58,7 +58,7 @@ def way_of(spec: Any, target: tvm.target.Target, ways: Mapping[str, Any]) -> str
     found = measured(spec, target)
     if found is None or found.winner in (HEURISTIC, *ways):
         return HEURISTIC if found is None else found.winner
-    notice(f"a measurement says {found.winner!r}, expected one of {[HEURISTIC, *ways]}")
+    notice(f"a measurement says {found.winner!r}, expected one of {[HEURISTIC, *ways]}. autocast tune measures again")
     return HEURISTIC
 
 
@@ -66,6 +66,10 @@ def measured(spec: Any, target: tvm.target.Target) -> Measured | None:
     """What was measured of a spec, if it was."""
     found = store().find(FOUND, _key(spec, target))
     if found is None:
+        return None
+    about = found.container.metadata
+    if (about["module"], about["target"]) != (str(spec), str(target)):
+        notice(f"a measurement of {about['module']} lies where one of {spec} is expected. autocast tune measures again")
         return None
     return Measured(json.loads(bytes(found.container[_TIMES])), str(found.container.metadata["winner"]))
 

@@ -6,6 +6,7 @@ TVM's compiler is Python for the most part: a thread of this process would stop 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -101,7 +102,7 @@ def _process(job: Path, result: Path) -> Iterator[subprocess.Popen[str]]:
 def serve() -> None:
     """Compile, in a process of its own, what another asked for: its number, and the files of the job and the result."""
     parent, job, result = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent, job.parent), daemon=True).start()
     container = read(job, _JOB)
     mod, about = saving.module_in(container), container.metadata
     signature = signature_of(mod["main"], about["inputs"])
@@ -110,8 +111,9 @@ def serve() -> None:
     write(result, _RESULT, entries_of(compiled), {"seconds": compiled.seconds, "kernels": compiled.kernels})
 
 
-def _end_with(parent: int) -> None:
-    """End this process when the one that started it has ended."""
+def _end_with(parent: int, folder: Path) -> None:
+    """End this process when the one that started it has ended, with the folder that nobody else removes then."""
     while os.getppid() == parent:
         time.sleep(_WATCH)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)

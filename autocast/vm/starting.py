@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from concurrent.futures import Future
 from functools import partial
 from threading import Event, RLock
@@ -102,7 +103,7 @@ class StartingExecutable:
     def status(self) -> Status:
         """What computes the model's operators now."""
         executable = self._now()
-        return Status(self._calls, 0) if executable is None else executable.status
+        return Status(self._calls, 0, failed=self._compiled.done()) if executable is None else executable.status
 
     def wait(self, timeout: float | None = None) -> Executable:
         """Wait until the model is compiled: the executable that calls run from now on.
@@ -118,7 +119,12 @@ class StartingExecutable:
             The model cannot be compiled.
         """
         self._called.set()
-        self._compiled.result(timeout)
+        if not futures.wait([self._compiled], timeout).done:
+            raise TimeoutError(
+                f"wait: after {timeout:g} seconds the model is not compiled ({self.status}), and calls go on with "
+                "torch's kernels. Wait longer, or without a timeout"
+            )
+        self._compiled.result()
         executable = self._now()
         assert executable is not None
         return executable

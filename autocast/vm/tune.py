@@ -7,6 +7,7 @@ import os
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, NamedTuple
@@ -110,8 +111,17 @@ def _inputs(executable: Executable) -> list[np.ndarray]:
 
 def tables(results: Sequence[Tuned]) -> Iterable[Table | str]:
     """What was won by each model, kernel by kernel; or that there was nothing to win."""
+    seen: Counter[str] = Counter()
     for result in results:
         called = ", ".join(f"{name} {value}" for name, value in result.arguments.items()) or "the model"
+        seen[called] += 1
+        called += f", model {seen[called]}" if seen[called] > 1 else ""
+        if not result.findings:
+            yield (
+                f"{called}: nothing to measure. There are several ways for products, convolutions and attention whose "
+                "sizes are known, and it has none."
+            )
+            continue
         ways = sum(len(finding.measured.times) for finding in result.findings)
         if not result.won:
             yield (

@@ -78,8 +78,9 @@ def models_of(name: str, arguments: Mapping[str, int]) -> list[Model]:
     except Exception as error:
         raise InputError(f"{name}: {type(error).__name__}: {error}") from error
     models: list[Any] = list(made) if isinstance(made, tuple | list) else [made]
-    if not all(isinstance(model, Model) for model in models):
-        raise InputError(f"{name} returned a {type(made).__name__}; {_EXPECTED}")
+    if not models or not all(isinstance(model, Model) for model in models):
+        what = f"a {type(made).__name__}" if models else "no model"
+        raise InputError(f"{name} returned {what}; {_EXPECTED}")
     return models
 
 

@@ -28,6 +28,12 @@ import autocast
 def linear(batch):
     torch.manual_seed(0)
     return autocast.from_torch(torch.nn.Linear(70, 90).eval(), (torch.zeros(batch, 70),))
+
+def several(batch):
+    return linear(batch), autocast.from_torch(torch.nn.ReLU(), (torch.zeros(batch),))
+
+def none():
+    return []
 """
 
 
@@ -136,6 +142,17 @@ def test_a_measurement_that_is_damaged_or_says_nonsense_is_ignored_with_a_warnin
     torch.testing.assert_close(executable(x), module(x), rtol=1e-4, atol=1e-4)
 
 
+def test_a_measurement_of_another_kernel_is_ignored_with_a_warning() -> None:
+    first, second, *_ = _specs(_model(width=70)[0])
+    for spec in (first, second):
+        found.record(spec, detect_target(), Measured({}, HEURISTIC))
+    one, other = store().files_of(found.FOUND)
+    other.path.write_bytes(one.path.read_bytes())
+    with pytest.warns(CacheWarning, match=r"a measurement of .* lies where one of .* is expected"):
+        known = [found.measured(spec, detect_target()) for spec in (first, second)]
+    assert None in known and known != [None, None]
+
+
 def test_nothing_is_measured_where_it_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOCAST_CACHE", "off")
     with pytest.raises(UnsupportedError, match=r"kept in the cache; AUTOCAST_CACHE is 'off'.*mode='fast'"):
@@ -164,6 +181,18 @@ def test_the_command_says_what_was_won(won: bool, monkeypatch: pytest.MonkeyPatc
     assert ("nothing to win" in printed) != won
 
 
+def test_the_command_says_of_which_model_there_is_nothing_to_measure(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(finding, "measure", _won(lambda ways: HEURISTIC, []))
+    assert main(["tune", "models_to_tune:several", "--batch", "30"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "batch 30: nothing to win" in printed
+    assert "batch 30, model 2: nothing to measure" in printed
+
+
 def test_the_command_refuses_what_makes_no_model(capsys: Any) -> None:
+    assert main(["tune", "models_to_tune:none"]) == 2
+    assert "models_to_tune:none returned no model" in " ".join(capsys.readouterr().err.split())
     assert main(["tune", "models_to_tune:linear"]) == 2
     assert "models_to_tune:linear takes batch; expected --batch N" in " ".join(capsys.readouterr().err.split())

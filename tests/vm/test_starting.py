@@ -110,8 +110,29 @@ def test_a_compiler_that_fails_leaves_the_model_running(monkeypatch: pytest.Monk
     with pytest.warns(BackgroundWarning, match="ended with 1.*mode='fast'"):
         done[0]()
     torch.testing.assert_close(executable(x), first)
+    assert executable.status.done
+    assert "not compiled" in str(executable.status)
     with pytest.raises(CompileError, match="in the background"):
         executable.wait()
+
+
+def test_who_waits_too_briefly_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    _later(monkeypatch, [])
+    with pytest.raises(
+        TimeoutError, match=r"after 0.01 seconds the model is not compiled \(6 generic, 0 specialised\)"
+    ):
+        vm.compile(_model(39)[0], mode="dynamic_hybrid").wait(0.01)
+
+
+def test_the_compilers_folder_is_removed_when_the_process_that_asked_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from autocast.vm.background import _end_with as end; end(0, sys.argv[1])",
+    ]
+    assert subprocess.run([*command, str(tmp_path / "job")], check=False).returncode == 1
+    assert not (tmp_path / "job").exists()
 
 
 def test_inputs_are_checked_from_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
