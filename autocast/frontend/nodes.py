@@ -16,6 +16,7 @@ from torch.fx import traceback
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from autocast.errors import ImportModelError
+from autocast.frontend.marks import annotate
 from autocast.ir.places import REGIONS, Place, active_region, current_region
 
 _KEY = "autocast_region"
@@ -152,11 +153,11 @@ def torch_region(region: str, autocast_off: bool) -> Iterator[None]:
     traces; everything else sees `active_region`.
     """
     if torch.compiler.is_dynamo_compiling():  # reads neither context variables nor torch's own settings
-        with traceback.annotate({_KEY: region}):
+        with annotate({_KEY: region}):
             yield
     elif is_fx_symbolic_tracing() or (torch.compiler.is_exporting() and torch._C._len_torch_function_stack() > 0):
         # In this order: what is preserved is restored first, which an annotation around has written into.
-        with active_region(region), traceback.annotate({_KEY: region}), traceback.preserve_node_meta():
+        with active_region(region), annotate({_KEY: region}), traceback.preserve_node_meta():
             yield
     elif autocast_off:
         with active_region(region), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):

@@ -20,6 +20,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import traceback
 
+from autocast.frontend.marks import annotate
+
 _NO_GRADIENT = "autocast_no_gradient"
 _FUNCTION = "autocast_function"
 
@@ -79,7 +81,7 @@ def _annotated(mark: dict[str, Any]) -> contextlib.ExitStack:
     """Nodes that this thread traces have a mark until what is returned is closed."""
     stack = contextlib.ExitStack()
     if torch.compiler.is_exporting() and torch._C._len_torch_function_stack() > 0:
-        stack.enter_context(traceback.annotate(mark))
+        stack.enter_context(annotate(mark))
         stack.enter_context(traceback.preserve_node_meta())
     return stack
 

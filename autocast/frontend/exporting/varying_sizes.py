@@ -12,7 +12,6 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from torch import _refs as refs
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from autocast.errors import ImportModelError
@@ -81,9 +80,28 @@ def _logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **options: A
     return torch.pow(base, _linspace(start, end, steps, dtype=torch.float64, **options)).to(dtype)
 
 
+def _below(size: Any, offset: int, device: Any = None) -> torch.Tensor:
+    """The places of a square on and below a diagonal that is at most one from its own, row by row, as torch finds them.
+
+    How many these are has no smaller of two sizes in it, as in torch's own way: torch 2.15 splits such products into
+    sums that `torch.export` does not read.
+    """
+    width = size + min(offset, 0)
+    count = width * (width + 1) // 2
+    if offset == 1:
+        count = torch.sym_max(count + size - 1, 0)
+    places = torch.arange(count, dtype=torch.float64, device=device) + max(offset, 0)
+    rows = torch.floor(torch.sqrt(2 * places + 0.25) - 0.5)
+    return torch.stack([rows - offset, places - (rows + 1) * rows * 0.5]).to(torch.int64)
+
+
+def _above(size: Any, offset: int, device: Any = None) -> torch.Tensor:
+    return size - 1 - _below(size, -offset, device).flip(1)
+
+
 def _triangle(
     native: Callable[..., torch.Tensor],
-    written: Callable[..., torch.Tensor],
+    square: Callable[..., torch.Tensor],
     row: Any,
     col: Any,
     offset: int = 0,
@@ -92,10 +110,11 @@ def _triangle(
     """The places of a triangle: of half a square as many as an expression of sizes says, else they are found."""
     if not _varies([row, col]):
         return native(row, col, offset, **how)
+    dtype = how.get("dtype") or torch.int64
     if str(row) == str(col) and abs(offset) <= 1:
-        return written(row, col, offset, **how)
+        return square(row, offset, how.get("device")).to(dtype)
     cut = torch.tril if native is torch.tril_indices else torch.triu
-    return cut(torch.ones(row, col, dtype=torch.bool), offset).nonzero().T.to(how.get("dtype", torch.int64))
+    return cut(torch.ones(row, col, dtype=torch.bool, device=how.get("device")), offset).nonzero().T.to(dtype)
 
 
 def combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
@@ -108,7 +127,7 @@ def combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False
             "an input, or a size that does not vary"
         )
     count = input.shape[0]
-    first, second = refs.triu_indices(count, count, 0 if with_replacement else 1)
+    first, second = _above(count, 0 if with_replacement else 1)
     return torch.stack([input[first], input[second]], 1)
 
 
@@ -269,8 +288,8 @@ VARYING: Mapping[Any, Callable[..., Any]] = {
     torch.linspace: _linspace,
     torch.logspace: _logspace,
     torch.tensordot: _tensordot,
-    torch.tril_indices: partial(_triangle, torch.tril_indices, refs.tril_indices),
-    torch.triu_indices: partial(_triangle, torch.triu_indices, refs.triu_indices),
+    torch.tril_indices: partial(_triangle, torch.tril_indices, _below),
+    torch.triu_indices: partial(_triangle, torch.triu_indices, _above),
     F.affine_grid: _affine_grid,
     F.one_hot: _one_hot,
     F.pad: _pad,

@@ -91,6 +91,7 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "tril_indices": lambda x: _triangle(x[:, :, None] * x[:, None]),
     "tril_indices below": lambda x: torch.tril_indices(_length(x), _length(x), -1) + len(x),
     "triu_indices above": lambda x: torch.triu_indices(_length(x), _length(x), 1) + len(x),
+    "triu_indices below": lambda x: torch.triu_indices(_length(x), _length(x), -1) + len(x),
     "triu_indices of a rectangle": lambda x: torch.triu_indices(len(x), _length(x), -1) + len(x),
     "combinations": lambda x: torch.combinations(x[0]),
     "combinations with replacement": lambda x: torch.combinations(x[0], with_replacement=True),
