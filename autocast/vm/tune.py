@@ -32,6 +32,9 @@ _SIZE = 8
 #: Calls that a time of a model is the median of, and about how many seconds they may take.
 _CALLS, _SECONDS = 20, 5.0
 
+#: The share of its time before that a model takes at most where kernels won enough to see.
+_SHOWS = 0.99
+
 
 class Tuned(NamedTuple):
     """One model: the arguments that it was made with, what was measured, and its milliseconds before and after."""
@@ -137,6 +140,11 @@ def tables(results: Sequence[Tuned]) -> Iterable[Table | str]:
                 gain = f"{times[HEURISTIC] / times[winner]:.2f}"
                 shown.add_row(_brief(spec), f"{times[HEURISTIC]:.1f}", f"{times[winner]:.1f}", winner, gain)
         yield shown
+        if result.after > _SHOWS * result.before:
+            yield (
+                f"{called}: the model itself is not faster by that. What ran beside the measurements may have slowed "
+                "the other ways; tune it again with nothing beside it, which replaces what is kept."
+            )
 
 
 def _brief(spec: Any) -> str:

@@ -20,6 +20,8 @@ from autocast.kernels.found import HEURISTIC, Measured
 from autocast.kernels.measuring import measure
 from autocast.kernels.targets import backend_of
 from autocast.vm import finding
+from autocast.vm.finding import Finding
+from autocast.vm.tune import Tuned, tables
 
 MODELS = """
 import torch
@@ -189,6 +191,14 @@ def test_the_command_says_of_which_model_there_is_nothing_to_measure(
     printed = " ".join(capsys.readouterr().out.split())
     assert "batch 30: nothing to win" in printed
     assert "batch 30, model 2: nothing to measure" in printed
+
+
+@pytest.mark.parametrize(("after", "doubts"), [(1.0, True), (0.9, False)])
+def test_what_kernels_won_and_the_model_did_not_is_said(after: float, doubts: bool) -> None:
+    (spec,) = _specs(autocast.from_torch(nn.Linear(70, 90), (torch.randn(50, 70),)))
+    won = Finding(spec, Measured({HEURISTIC: 2.0, "1 x 1 tasks": 1.0}, "1 x 1 tasks"))
+    texts = [shown for shown in tables([Tuned({}, (won,), before=1.0, after=after)]) if isinstance(shown, str)]
+    assert any("the model itself is not faster" in text for text in texts) == doubts
 
 
 def test_the_command_refuses_what_makes_no_model(capsys: Any) -> None:
