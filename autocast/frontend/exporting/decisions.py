@@ -158,16 +158,16 @@ def deviation(
             sized = {symbol: named.get(size.name, usual[symbol]) for symbol, size in sizes.items()}
             key = tuple(sized.values())
             if key not in agree:
-                agree[key] = _agrees(program, module, example, sized)
+                agree[key] = agrees(program, module, example, sized)
             if agree[key] or (agree[key] is None and not decision.own):
                 continue
-            if not _agrees(program, module, example, usual):
+            if not agrees(program, module, example, usual):
                 return None  # a module of chance, say, of which such a comparison says nothing
             return Deviation({name: named[name] for name in asked.values()}, decision.place)
     return None
 
 
-def _agrees(
+def agrees(
     program: torch.export.ExportedProgram, module: torch.nn.Module, example: Any, values: Mapping[str, int]
 ) -> bool | None:
     """Whether the module, called with sizes, returns what its program does; None where the module fails, or inputs

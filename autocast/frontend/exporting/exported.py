@@ -104,7 +104,7 @@ class Exported:
                     "size of 2, or a module that is the same for 1 (x.squeeze(-1) for axes that are always 1, say)"
                 )
             if least < 2 and not other:
-                self._bound(symbol, 1, only=2)
+                self.bound(symbol, 1, only=2)
 
     @property
     def sizes(self) -> dict[str, Size]:
@@ -123,10 +123,11 @@ class Exported:
             return False
         for symbol, known in self.symbols.items():
             if known == name:
-                self._bound(symbol, least)
+                self.bound(symbol, least)
         return True
 
-    def _bound(self, symbol: str, least: int, only: int | None = None) -> None:
+    def bound(self, symbol: str, least: int, only: int | None = None) -> None:
+        """Have another least size; where one is given, if it is that now."""
         for known, values in self.program.range_constraints.items():
             if str(known) == symbol and only in (None, values.lower):
                 self.program.range_constraints[known] = type(values)(least, values.upper)

@@ -12,9 +12,10 @@ import torch
 
 from autocast.errors import ImportModelError
 from autocast.frontend.exporting.conditions import ASSUMED, Assumed, bounds_of, conditions_of
-from autocast.frontend.exporting.decisions import deviation
+from autocast.frontend.exporting.decisions import agrees, deviation
 from autocast.frontend.exporting.dynamic import DynamicAxis
 from autocast.frontend.exporting.exported import Exported
+from autocast.frontend.exporting.small_sizes import other_program
 from autocast.frontend.exporting.tracing import no_cache, no_gradients
 
 #: Where a module is another for sizes up to this, larger ones are asked for.
@@ -82,7 +83,35 @@ def to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
     return [replace(axis, dim=dims[axis.name]) for axis in axes]
 
 
-def check_conditions(exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
+def lower_bounds(
+    exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module, example: Any
+) -> None:
+    """Lower the least sizes that torch infers to those that are asked for, where the module is the same for these.
+
+    It takes `x[1:] - x[:-1]` for a program of 3 rows or more: it asks whether `n - 1` rows lie one after another in
+    memory, which those of a tensor of one row do in another way.
+
+    Parameters
+    ----------
+    exported, program
+        What was exported, and as it was before it was decomposed.
+    module, example
+        Of what, with which inputs.
+    """
+    for symbol, size in (sizes := exported.sizes).items():
+        asked = exported.least_asked(size.name)
+        least = max(2, asked or 0)
+        usual = {one: max(known.example, known.least, 2) for one, known in sizes.items()}
+        fewer = [{**usual, symbol: few} for few in range(least, size.least)]
+        if 0 < len(fewer) <= (1 if asked is None else _FEW):
+            with no_gradients(module), no_cache(module, example[1]), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                same = all(not other_program(program, few) for few in fewer)
+                if same and all(agrees(exported.program, module, example, few) for few in fewer):
+                    exported.bound(symbol, least)
+
+
+def check_conditions(exported: Exported, module: torch.nn.Module) -> None:
     """Raise the least sizes, as far as torch infers them, until what it assumes of sizes and did not prove holds.
 
     Raises
@@ -93,7 +122,7 @@ def check_conditions(exported: Exported, program: torch.export.ExportedProgram, 
     inferred = {axis.name: (axis.dim.min, axis.dim.max) for axis in exported.axes if not hasattr(axis.dim, "__name__")}
     examples = {size.name: size.example for size in exported.sizes.values()}
     first, assumed = None, getattr(module, ASSUMED, Assumed())
-    while inferred and (found := counterexample(program, exported.symbols, inferred, assumed)):
+    while inferred and (found := counterexample(exported.program, exported.symbols, inferred, assumed)):
         first = first or found
         size = next(iter(found.sizes.values())) if len(found.sizes) == 1 else _FEW
         name = next(iter(found.sizes), "")

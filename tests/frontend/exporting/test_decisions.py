@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from autocast import to_torch
 from autocast.errors import ImportModelError, InputError
 from autocast.frontend import from_torch
 from autocast.frontend.exporting.conditions import combinations
@@ -30,6 +31,22 @@ def test_a_module_that_is_another_for_other_sizes_is_refused(decides: Any, why: 
     """Without bounds torch exports the branch of the example for all sizes, and says so in a condition."""
     with pytest.raises(ImportModelError, match=f"Calls decides by sizes: {why}"):
         from_torch(Calls(decides), (torch.ones(4, 3),), dynamic={"n": row})
+
+
+def test_how_rows_lie_in_memory_keeps_no_size_out() -> None:
+    """torch takes such a module for one of three rows or more."""
+    module, example = Calls(lambda x: (x[1:] - x[:-1], x[:, 0][1:].reshape(-1, 1))), (torch.ones(4, 3),)
+    assert from_torch(module, example, dynamic={"n": (0, 0)}).main.attrs["tir_var_lower_bound"]["n"] == 1
+    model = to_torch(from_torch(module, example, dynamic={"n": (0, 0, 1, 16)}))
+    for rows in (1, 2, 3, 9):
+        x = torch.randn(rows, 3, generator=torch.Generator().manual_seed(0))
+        assert_close(model(x), module(x))
+
+
+def test_a_size_for_which_a_module_is_another_is_kept_out_as_well() -> None:
+    module = Calls(lambda x: (x[:, 0][1:] - x[:, 0][:-1]) * (2 if x.shape[0] >= 3 else 5))
+    with pytest.raises(ImportModelError, match="torch exports it for n from 3 to 16"):
+        from_torch(module, (torch.ones(4, 3),), dynamic={"n": (0, 0, 1, 16)})
 
 
 def test_of_more_sizes_than_memory_holds_some_are_tried() -> None:
