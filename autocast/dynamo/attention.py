@@ -141,7 +141,7 @@ def attention_backward(importer: Importer, node: fx.Node) -> list[Any]:
     keys, values = (frontend.repeat_heads(importer, x, dims(query)[1]) for x in (key, value))
     bias, allowed, causal = frontend.mask_of(importer, node, 4)
     scale, grad = frontend.scale_of(importer, node), importer.arg(node, 9, "grad")
-    by_size = None if scale is None or isinstance(scale, float) else scale
+    by_size = scale if isinstance(scale, relax.Expr) else None
     if by_size is not None:
         query, scale = importer.emit(op.multiply(query, by_size)), 1.0
     if allowed is not None:

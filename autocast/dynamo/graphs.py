@@ -172,9 +172,9 @@ class Graph:
         rest = [i for i in range(len(examples)) if i not in tensors]
         self.sizes = {i: self.axes[str(values[i])][0] for i in rest if str(values[i]) in self.axes}
         self.carried = [i for i in rest if i not in self.sizes and self.is_carried(values[i])]
-        told = {*self.axes, *(str(values[i]) for i in self.carried)}
         rest = [i for i in rest if i not in self.sizes and i not in self.carried]
-        #: Numbers that are computed of such sizes: how.
+        told = {*self.axes, *(str(values[i]) for i in self.carried)}
+        #: Numbers that are computed of the sizes that tensors tell, and how.
         self.followed = {i: values[i].node.expr for i in rest if follows(values[i], told)}
         self.numbers = [i for i in rest if i not in self.followed]
         #: Of each number that varies: the input that says it, and its axis.

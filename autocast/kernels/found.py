@@ -68,10 +68,12 @@ def measured(spec: Any, target: tvm.target.Target) -> Measured | None:
     if found is None:
         return None
     about = found.container.metadata
-    if (about["module"], about["target"]) != (str(spec), str(target)):
-        notice(f"a measurement of {about['module']} lies where one of {spec} is expected. autocast tune measures again")
+    if (about.get("module"), about.get("target")) != (str(spec), str(target)):
+        notice(
+            f"a measurement of {about.get('module')} lies where one of {spec} is expected. autocast tune measures again"
+        )
         return None
-    return Measured(json.loads(bytes(found.container[_TIMES])), str(found.container.metadata["winner"]))
+    return Measured(json.loads(bytes(found.container[_TIMES])), str(about["winner"]))
 
 
 def record(spec: Any, target: tvm.target.Target, result: Measured) -> None:

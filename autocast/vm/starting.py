@@ -103,7 +103,9 @@ class StartingExecutable:
     def status(self) -> Status:
         """What computes the model's operators now."""
         executable = self._now()
-        return Status(self._calls, 0, failed=self._compiled.done()) if executable is None else executable.status
+        if executable is not None:
+            return executable.status
+        return Status(self._calls, 0, failed=self._compiled.done() and self._compiled.exception() is not None)
 
     def wait(self, timeout: float | None = None) -> Executable:
         """Wait until the model is compiled: the executable that calls run from now on.
@@ -111,12 +113,14 @@ class StartingExecutable:
         Parameters
         ----------
         timeout : float, optional
-            Seconds, after which there is a TimeoutError.
+            Seconds.
 
         Raises
         ------
         CompileError
             The model cannot be compiled.
+        TimeoutError
+            It is not, after these seconds.
         """
         self._called.set()
         if not futures.wait([self._compiled], timeout).done:

@@ -46,7 +46,7 @@ def attention(importer: Importer, node: fx.Node, drop: Drop | None = None) -> re
         q, k, v = (_batched(importer, x, shape[:-2]) for x in (q, k, v))
     bias, allowed, causal = mask_of(importer, node, rank)
     scale = scale_of(importer, node)
-    if scale is not None and not isinstance(scale, float):
+    if isinstance(scale, relax.Expr):
         q, scale = importer.emit(relax.op.multiply(q, scale)), 1.0
     rate = float(importer.arg(node, 4, "dropout_p", 0.0))
     if rate or drop:

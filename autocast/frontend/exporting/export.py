@@ -37,7 +37,7 @@ from autocast.frontend.exporting.recurrent_layers import whole_recurrences
 from autocast.frontend.exporting.remedies import place, remedy
 from autocast.frontend.exporting.rewritten import rewritten_functions
 from autocast.frontend.exporting.rewritten_layers import rewritten_layers
-from autocast.frontend.exporting.size_checks import check_conditions, check_decisions, lower_bounds, to_be_tried
+from autocast.frontend.exporting.size_checks import allow_smaller, check_conditions, check_decisions, to_be_tried
 from autocast.frontend.exporting.stops import mark_detached, marking_stops, pass_over_writes
 from autocast.frontend.exporting.tracing import (
     as_it_was,
@@ -154,7 +154,7 @@ def _export(
             f"from_torch: torch.export cannot export {type(module).__name__}{place(error, conversions)}: {text}\n"
             f"{remedy(text, axes, conversions)}{static}"
         ) from error
-    lower_bounds(exported, program, module, (args, kwargs))
+    allow_smaller(exported, program, module, (args, kwargs))
     check_conditions(exported, module)
     exported.allow_one(program)
     check_decisions(exported, module, (args, kwargs))

@@ -18,7 +18,8 @@ from autocast.frontend.exporting.exported import Exported
 from autocast.frontend.exporting.small_sizes import other_program
 from autocast.frontend.exporting.tracing import no_cache, no_gradients
 
-#: Where a module is another for sizes up to this, larger ones are asked for.
+#: Where a module is another for sizes up to this, larger ones are asked for; so many sizes are tried at most that torch
+#: keeps out, and one where nobody asked for them.
 _FEW = 16
 
 
@@ -83,10 +84,10 @@ def to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
     return [replace(axis, dim=dims[axis.name]) for axis in axes]
 
 
-def lower_bounds(
+def allow_smaller(
     exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module, example: Any
 ) -> None:
-    """Lower the least sizes that torch infers to those that are asked for, where the module is the same for these.
+    """Lower least sizes that torch infers to those that are asked for, where the module is the same for these.
 
     It takes `x[1:] - x[:-1]` for a program of 3 rows or more: it asks whether `n - 1` rows lie one after another in
     memory, which those of a tensor of one row do in another way.

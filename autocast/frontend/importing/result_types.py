@@ -54,11 +54,9 @@ def _check_one(expected: Any, result: Any, type_of: _TypeOf, values: Mapping[tir
         return
     got, (shape, dtype) = result.ty, type_of(expected)
     same = isinstance(got, relax.TensorType) and str(got.dtype) == dtype and got.ndim == len(shape)
-    if same and got.shape is None:  # operands do not agree, and nothing could be compiled of it
-        same = False
-    elif same:
+    if same and got.shape is not None:  # without one, operands do not agree, and nothing can be compiled of it
         same = all(_may_be_equal(a, b, values) for a, b in zip(got.shape.values, shape, strict=True))
-    if not same:
+    if not same or got.shape is None:
         raise ImportModelError(
             f"it was imported as {got}; torch computes {expected.dtype} of shape {tuple(expected.shape)}"
         )

@@ -96,19 +96,19 @@ class Translation:
     def __init__(self, bound: Mapping[relax.Var, relax.Expr], members: Collection[relax.Var], space: tuple) -> None:
         self.bound, self.members = bound, members
         self._dimensions = DimensionNames()
-        self.names: dict[Any, Any] = {}
+        self.names: dict[Any, Any] = {}  # of each size, as it is said, the name of the dimension that it is
         self.builder = ProgramBuilder(self.named(space))
         self.arguments: list[relax.Expr] = []
         self.steps: dict[relax.Var, int] = {}
 
     def named(self, shape: tuple) -> Shape:
-        """A shape with a name for each dimension that is known at run time."""
+        """A shape with a name for each dimension that is known at run time: one for `n` and `n + 1 - 1`."""
 
         def name(dim: Any) -> Any:
             if isinstance(dim, int):
                 return dim
             key = tvm_ffi.StructuralKey(dim)
-            if key not in self.names:  # `n + 1 - 1` is `n`
+            if key not in self.names:
                 self.names[key] = self._dimensions.dim(dim)
             return self.names[key]
 
