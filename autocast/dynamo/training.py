@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch
 from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -65,7 +66,9 @@ def training_backend(
     # torch refuses that all the same after a backward pass that was the only one.
     none: Any = mock.patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: [], create=True)
     math = sdpa_kernel(SDPBackend.MATH)  # of what is left; others' backward is one operator, computed by nothing
-    with none, math, split_rightly():
+    # Gradients of windows that overlap, as those of `unfold`, do not fit into the windows' own memory.
+    dense = functorch.patch(guess_tangent_strides_as_outputs=False)
+    with none, math, dense, split_rightly():
         compiled: Callable[..., Any] = compiler(graph, example_inputs)
     return compiled
 

@@ -16,6 +16,7 @@ from tvm import relax
 from autocast.container import Container, LayoutError, read, to_bytes, write
 from autocast.errors import IllFormedModuleError, InputError
 from autocast.ir.foreign import calls_of_torch
+from autocast.ir.views import same_shape, shape_in
 from autocast.messages import shown
 from autocast.model import files, saving
 from autocast.model.mode import training_mode
@@ -277,7 +278,7 @@ class Model:
             )
         for position, output in zip(reversed(replaced), reversed(outputs), strict=False):
             param = self.main.params[position]
-            if not tvm_ffi.structural_equal(output, param.ty):
+            if not _same_type(output, param.ty):
                 name = param.name if position < self.num_input else params[position - self.num_input]
                 raise IllFormedModuleError(
                     f"Model: the update of {name} is {output}, expected {param.ty} as the parameter; try an astype or "
@@ -325,6 +326,15 @@ def _model_in(container: Container) -> Model:
 def updates_of(main: relax.Function) -> tuple[int, ...]:
     """The attribute `updates`: which parameter (0: the first after the inputs) each of the last results replaces."""
     return tuple(int(position) for position in (main.attrs or {}).get("updates", ()))
+
+
+def _same_type(one: tvm.ir.Type, other: tvm.ir.Type) -> bool:
+    """Whether two tensors have one dtype and sizes that are equal, however they are written: `b`, `1 + (b - 1)`."""
+    if tvm_ffi.structural_equal(one, other):
+        return True
+    if not (isinstance(one, relax.TensorType) and isinstance(other, relax.TensorType) and one.dtype == other.dtype):
+        return False
+    return same_shape(shape_in(one), shape_in(other))
 
 
 def written_of(main: relax.Function) -> tuple[int, ...]:

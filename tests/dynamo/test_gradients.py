@@ -190,6 +190,7 @@ _MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "constants": (lambda: _Of(lambda layer, x: layer(x).gather(1, torch.tensor([[0], [1], [3]]))), _ROWS),
     "frequencies": (_Spectral, (2, 3, 8, 8)),
     "views": (lambda: _Of(lambda layer, x: (x, layer(x).t(), x.t())), _ROWS),
+    "windows that overlap": (lambda: _Of(lambda layer, x: layer(x).unfold(1, 3, 2)), _ROWS),
 }
 
 

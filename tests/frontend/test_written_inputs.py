@@ -108,6 +108,24 @@ def test_a_module_that_returns_nothing_may_write_and_inputs_may_be_exchanged() -
     assert y.tolist() == [0, 0, 0]
 
 
+class _Shifts(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x[:, 1:] = x[:, :-1].clone()
+        y.narrow(0, 0, 1).sub_(0.5)
+        return y[:, -1] + x[0, 0]
+
+
+def test_parts_of_inputs_whose_sizes_vary_are_written() -> None:
+    """What an input becomes has sizes such as `1 + (b - 1)`."""
+    example = torch.zeros(4, 5), torch.zeros(4, 5)
+    executable = vm.compile(from_torch(_Shifts(), example, dynamic={"a": [("x", 0), ("y", 0)], "b": ("x", 1)}))
+    for sizes in ((4, 5), (7, 9)):
+        ours, theirs = ((torch.arange(sizes[0] * sizes[1]).reshape(sizes) * 1.0, torch.ones(sizes[0], 5)) for _ in "ab")
+        torch.testing.assert_close(executable(*ours), _Shifts()(*theirs))
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other)
+
+
 def test_training_a_model_that_writes_into_its_inputs_leaves_the_batch_alone() -> None:
     module = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))
     x, labels = torch.randn(3, 4), torch.randn(3, 2)

@@ -15,9 +15,7 @@ from tvm import relax, tirx
 from autocast.frontend.importing.importer import Importer
 from autocast.frontend.importing.randomness import next_random_state
 from autocast.frontend.names import variable_name
-from autocast.frontend.nodes import (
-    control_flow,
-)
+from autocast.frontend.nodes import control_flow
 from autocast.frontend.splitting.constants import as_constant
 from autocast.ir import Place, PlacedBuilder, is_tensor
 from autocast.model.value import CONTROL_FLOW, IMPORTED_FROM, OWN_BACKWARD
