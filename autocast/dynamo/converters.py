@@ -183,7 +183,12 @@ def _batch_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
     return _of_norm(importer, norm, grad, data, weight)
 
 
-#: Converters by the name of the overload: torch's operators, and those of `statistics` and `attention`.
+def _of_sizes(importer: Importer, node: fx.Node) -> relax.Expr:
+    x = importer.arg(node, 0, "x")
+    return importer.block_builder.match_cast(x, relax.TensorType(importer.shape(node), dtype_of(x)))
+
+
+#: Converters by the name of the overload: torch's operators, and those of `statistics`, `attention` and `sizes`.
 BACKWARD: dict[str, Converter] = {
     "_adaptive_avg_pool2d.default": partial(adaptive_average_pool, space=2),
     "_adaptive_avg_pool2d_backward.default": partial(_adaptive_average_pool, space=2),
@@ -208,6 +213,7 @@ BACKWARD: dict[str, Converter] = {
     "autocast::max_pool2d_backward.default": _max_pool,
     "mish_backward.default": _mish,
     "new_empty_strided.default": _empty,
+    "autocast::of_sizes.default": _of_sizes,
     "silu_backward.default": partial(_of_argument, forward=op.nn.silu),
     "threshold_backward.default": _threshold,
 }

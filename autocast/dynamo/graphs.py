@@ -77,10 +77,10 @@ class Inputs(torch.nn.Module):
         given |= {position: next(values).shape[0] for position in graph.carried}
         given |= {position: getattr(self, _name(position)) for position in graph.weights}
         given |= {i: graph.number_at(i, number) for i, number in zip(graph.numbers, self.numbers, strict=True)}
-        given |= {position: given[tensor].shape[axis] for position, (tensor, axis) in graph.sizes.items()}
         known = {at: given[i] if axis is None else given[i].shape[axis] for at, (i, axis) in graph.symbols.items()}
+        given |= graph.related(given, known)
+        given |= {position: given[tensor].shape[axis] for position, (tensor, axis) in graph.sizes.items()}
         given |= {position: interpreted(size, known) for position, size in graph.followed.items()}
-        graph.relate(given, known)
         results = self.body(*(given[position] for position in range(len(given))))
         return tuple(graph.kept(position, results[position]) for position in graph.results)
 
@@ -362,8 +362,9 @@ class Graph:
         """Whether a number that is the size of no tensor may differ from call to call."""
         return False
 
-    def relate(self, given: Mapping[int, Any], known: Mapping[str, Any]) -> None:
-        """Tell torch, which traces the graph anew, how the sizes of these tensors depend on the known ones."""
+    def related(self, given: Mapping[int, Any], known: Mapping[str, Any]) -> dict[int, torch.Tensor]:
+        """Tell torch, which traces the graph anew, how sizes depend on the known ones; returns tensors that do."""
+        return {}
 
     def shared(self, inputs: Mapping[int, torch.Tensor], results: Mapping[int, torch.Tensor]) -> Sharing:
         """Which results share memory."""

@@ -10,6 +10,15 @@ import torch
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+_library = torch.library.Library("autocast", "FRAGMENT")
+_library.define("of_sizes(Tensor x, SymInt[] sizes) -> Tensor")
+_library.impl("of_sizes", lambda x, sizes: x.clone(), "CompositeExplicitAutograd")
+
+#: A tensor, whose sizes are these, too: torch, which is told an equation of sizes, may solve it for any of them.
+OF_SIZES = torch.ops.autocast.of_sizes.default
+
+torch.library.register_fake("autocast::of_sizes", lambda x, sizes: x.new_empty(sizes), lib=_library)
+
 
 def bounds_of(size: torch.SymInt) -> tuple[int | None, ...]:
     """The least and the largest value of a size, None where there is none."""

@@ -32,7 +32,7 @@ from autocast.dynamo.converters import BACKWARD
 from autocast.dynamo.graphs import Graph, Inputs, Ready, real, value_of
 from autocast.dynamo.layouts import keep_layouts
 from autocast.dynamo.sharing import Sharing
-from autocast.dynamo.sizes import follows, interpreted
+from autocast.dynamo.sizes import OF_SIZES, follows, interpreted
 from autocast.dynamo.statistics import without_running_ones, without_statistics
 from autocast.dynamo.traceable import write_data
 from autocast.errors import UnsupportedError
@@ -223,13 +223,17 @@ class _Traced(Graph):
         """Whether a number that is the size of no tensor may differ from call to call: one that varies."""
         return isinstance(value, torch.SymInt) and value.node.expr.is_symbol
 
-    def relate(self, given: Mapping[int, Any], known: Mapping[str, Any]) -> None:
-        """Sizes that had one name are equal, and those that were computed of others are so again."""
+    def related(self, given: Mapping[int, Any], known: Mapping[str, Any]) -> dict[int, torch.Tensor]:
+        """Sizes that had one name are equal; tensors with sizes that were computed of others have these again."""
+        computed: dict[int, list[Any]] = {}
         for name, places in self.axes.items():
-            for tensor, axis in places[1:]:
-                torch._check(given[tensor].shape[axis] == known[name])
-            if follows(self.varying[name], known):
-                torch._check(known[name] == interpreted(self.varying[name].node.expr, known))
+            size = interpreted(self.varying[name].node.expr, known) if follows(self.varying[name], known) else None
+            for tensor, axis in places:
+                if size is None:
+                    torch._check(given[tensor].shape[axis] == known[name])
+                else:
+                    computed.setdefault(tensor, list(given[tensor].shape))[axis] = size
+        return {tensor: OF_SIZES(given[tensor], sizes) for tensor, sizes in computed.items()}
 
     def ready(self, inputs: Sequence[Any]) -> Ready:
         """What runs these inputs. torch's generator seeds what it draws: `torch.utils.checkpoint` sets that back, and

@@ -42,6 +42,7 @@ _FUNCTIONS: dict[str, _Function] = {
     "columns of a product": lambda y, x, n: (y @ x.mT)[:, :, : n // 2],
     "split": lambda y, x, n: y.split([n // 3, n - n // 3], 1)[1],
     "chunk": lambda y, x, n: y.chunk(2, 1)[0],
+    "the shorter half of a softmax": lambda y, x, n: y.softmax(1).chunk(2, 1)[1],
     "narrow": lambda y, x, n: y.narrow(1, n - n // 3 - 1, n // 3),
     "pad": lambda y, x, n: F.pad(y, (0, 0, 0, n // 2)),
     "unfold": lambda y, x, n: y.unfold(1, 3, 2).sum(-1),

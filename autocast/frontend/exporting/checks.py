@@ -122,7 +122,7 @@ _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
 )
 
 
-def _written(node: fx.Node) -> list[fx.Node]:
+def written_by(node: fx.Node) -> list[fx.Node]:
     """The tensors that an operator writes into."""
     schema = node.target._schema.arguments
     names = [argument.name for argument in schema if argument.alias_info is not None and argument.alias_info.is_write]
@@ -132,7 +132,7 @@ def _written(node: fx.Node) -> list[fx.Node]:
 def _writes_over_itself(node: fx.Node) -> bool:
     """Whether an operator writes into a tensor whose elements share memory, as those of `expand` do: what torch makes
     of such a write when it takes it out of a program computes something else."""
-    values = (one.meta.get("val") for one in _written(node))
+    values = (one.meta.get("val") for one in written_by(node))
     return any(
         step == 0 and size != 1
         for value in values
@@ -143,8 +143,8 @@ def _writes_over_itself(node: fx.Node) -> bool:
 
 def _writes_into_windows(node: fx.Node) -> bool:
     """Whether an operator writes into windows of `unfold` that leave elements out: torch makes zeros of these."""
-    for view in _written(node):
-        while _is_view(view):
+    for view in written_by(node):
+        while is_view(view):
             if view.target is torch.ops.aten.unfold.default:
                 whole, axis, size, step = view.args
                 length = whole.meta["val"].shape[axis]
@@ -154,7 +154,7 @@ def _writes_into_windows(node: fx.Node) -> bool:
     return False
 
 
-def _is_view(node: fx.Node) -> bool:
+def is_view(node: fx.Node) -> bool:
     """Whether a result has the memory of the first argument, or is one of several that have."""
     if isinstance(node.target, OpOverload):
         return any(one.alias_info for one in node.target._schema.returns)

@@ -23,6 +23,7 @@ from autocast.frontend.nodes import has_complex, is_random
 from autocast.frontend.splitting import single_calls
 from autocast.frontend.splitting.complex_calls import COMPLEX
 from autocast.frontend.splitting.flex_attention import written_flex_attention
+from autocast.frontend.splitting.in_place import select_what_is_written
 from autocast.frontend.splitting.reserved import rename, written_names
 from autocast.frontend.splitting.splits import SPLITS, split_rightly
 
@@ -150,6 +151,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
         if operator in table:
             del table[operator]
     table = {**table, **{operator: SPLITS[operator] for operator in SPLITS if operator in table}}
+    select_what_is_written(program.graph)
     with _split_by_dispatcher(table) as others:
         return single_calls.decomposed(program, others) or _run(program, others)
 

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from autocast.frontend.exporting.checks import is_view, written_by
 from autocast.frontend.nodes import is_composite
 
 aten = torch.ops.aten
@@ -79,6 +80,37 @@ def in_functional_form(graph: fx.Graph) -> bool:
             latest |= {name: node for name, last in [*latest.items(), (target, target)] if last is target}
         made[node] = written[memory]
     return True
+
+
+def select_what_is_written(graph: fx.Graph) -> None:
+    """Rewrite `unbind` where its results are written: torch, to put them back, makes constants of all sizes.
+
+    Before::                                             After::
+
+        row = unbind(x)[0]                                   row = select(x, 0, 0)
+        row.add_(1)                                          row.add_(1)
+    """
+    for write in list(graph.nodes):
+        if not (isinstance(write.target, OpOverload) and write.target._schema.is_mutable):
+            continue
+        for view in written_by(write):
+            while is_view(view):
+                view = view.args[0]
+                if view.target is aten.unbind.int:
+                    view = _select(graph, view)
+
+
+def _select(graph: fx.Graph, unbound: fx.Node) -> fx.Node:
+    """Rewrite it; returns the tensor that it is a view of."""
+    tensor, axis = unbound.args[0], unbound.args[1] if len(unbound.args) > 1 else unbound.kwargs.get("dim", 0)
+    for part in list(unbound.users):
+        with graph.inserting_before(part):
+            selected = graph.call_function(aten.select.int, (tensor, axis, part.args[1]))
+        selected.meta = dict(part.meta)
+        part.replace_all_uses_with(selected)
+        graph.erase_node(part)
+    graph.erase_node(unbound)
+    return tensor
 
 
 class _Memories:

@@ -96,3 +96,19 @@ def test_what_is_written_is_read(traced: list[ExportedProgram], name: str) -> No
     assert len(traced) == times
     got = vm.compile(model, "torch:cpu", mode="eager")(x.clone())
     torch.testing.assert_close(got, function(x.clone()))
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """Each row is written, the last one through a view, and read by the one before."""
+    y = x.sin()
+    for row in y.unbind():
+        row.add_(1)
+    y.unbind()[-1][1:].mul_(y.unbind()[0][1:])
+    return y
+
+
+def test_rows_of_any_length_are_written() -> None:
+    executable = vm.compile(from_torch(_Of(_rows), (torch.randn(3, 5),), dynamic={"n": ("x", 1)}))
+    for length in (5, 1, 8):
+        x = torch.randn(3, length)
+        torch.testing.assert_close(executable(x), _rows(x))

@@ -1,0 +1,1 @@
+"""Random torch programs, views and writes among them, against torch: `python -m tests.programs --help`."""

@@ -1,0 +1,117 @@
+"""One random program in one way, against torch: what it returns, what it writes into its inputs, its gradients."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autocast import dynamo, vm
+from autocast.errors import FallbackWarning, ImportModelError
+from autocast.frontend import from_torch
+from tests.programs.generate import DYNAMIC, SIZES, Program, inputs
+
+#: How programs are run: imported, or compiled by torch.compile and differentiated; for one size, or for all.
+WAYS = ("imported", "imported, varying", "compiled", "compiled, varying")
+
+#: What `from_torch` refuses with a reason that docs/models_in.md gives.
+_REFUSED = (
+    "whose elements share memory",
+    "windows of unfold",
+    "decides by sizes",
+    "Constraints violated",
+    "works for size",
+    "torch exports it for",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`kind`: "right", "refused", "torch's" (which fails alike), "wrong" or "raised"; and why."""
+
+    kind: str
+    why: str = ""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it is a bug of ours."""
+        return self.kind in ("wrong", "raised")
+
+
+def check(program: Program, way: str) -> Outcome:
+    """What comes of a program."""
+    run = _compiled if way.startswith("compiled") else _imported
+    sizes = SIZES if way.endswith("varying") else SIZES[:1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        try:
+            return run(program, sizes)
+        except ImportModelError as error:
+            return Outcome("refused" if any(words in str(error) for words in _REFUSED) else "raised", str(error))
+        except Exception as error:
+            return Outcome("raised", f"{type(error).__name__}: {error}")
+
+
+def _imported(program: Program, sizes: Sequence[tuple[int, int]]) -> Outcome:
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return program.function()(x, y, z)
+
+    dynamic = DYNAMIC if len(sizes) > 1 else None
+    executable = vm.compile(from_torch(Module().eval(), tuple(inputs(SIZES[0])), dynamic=dynamic))
+    for pair in sizes:
+        given, ours = inputs(pair), inputs(pair)
+        with torch.no_grad():
+            expected = program.function()(*given)
+        got = executable(*ours)
+        got = got if isinstance(got, tuple) else (got,)
+        if why := _difference([*got, *ours], [*expected, *given]):
+            return Outcome("wrong", f"{pair}: {why}")
+    return Outcome("right")
+
+
+def _compiled(program: Program, sizes: Sequence[tuple[int, int]]) -> Outcome:
+    ours = _trained(program, sizes, dynamo.backend, options={"policy": "mp0"})
+    if ours.is_bad and _trained(program, sizes, "aot_eager").is_bad:
+        return Outcome("torch's", ours.why)
+    return ours
+
+
+def _trained(program: Program, sizes: Sequence[tuple[int, int]], backend: Any, **options: Any) -> Outcome:
+    torch._dynamo.reset()
+    plain = program.function()
+    compiled = torch.compile(program.function(), backend=backend, dynamic=len(sizes) > 1, **options)
+    for pair in sizes:
+        expected = _with_gradients(plain, pair)
+        try:
+            got = _with_gradients(compiled, pair)
+        except Exception as error:
+            return Outcome("raised", f"{type(error).__name__}: {error}")
+        if why := _difference(got, expected):
+            return Outcome("wrong", f"{pair}: {why}")
+    return Outcome("right")
+
+
+def _with_gradients(function: Callable[..., tuple[torch.Tensor, ...]], sizes: tuple[int, int]) -> list[torch.Tensor]:
+    """The results, and the gradients of the inputs; zeros where there are none."""
+    given = inputs(sizes, gradients=True)
+    results = function(*given)
+    weighed = [(y * torch.linspace(0.5, 1.5, y.numel()).reshape(y.shape)).sum() for y in results if y.requires_grad]
+    found = torch.autograd.grad(sum(weighed[1:], weighed[0]), given, allow_unused=True) if weighed else [None] * 3
+    gradients = [torch.zeros_like(x) if dx is None else dx for x, dx in zip(given, found, strict=True)]
+    return [*(y.detach() for y in results), *gradients]
+
+
+def _difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str:
+    """What differs beyond rounding, in words."""
+    for i, (one, other) in enumerate(zip(got, expected, strict=True)):
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            return f"{i} is {tuple(one.shape)} {one.dtype}, expected {tuple(other.shape)} {other.dtype}"
+        largest = max(1.0, float(other.abs().max()))
+        error = float((one - other).abs().max())
+        if not error <= 5e-4 * largest:
+            return f"{i} is off by {error:.1e} of {largest:.1e}"
+    return ""

@@ -1,0 +1,36 @@
+"""A few random programs of each kind: `python -m tests.programs` runs as many as you like."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.programs.check import WAYS, Outcome, check
+from tests.programs.generate import Program, generate
+from tests.programs.shrink import shrunk
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", range(6))
+def test_what_comes_of_a_program_is_what_comes_of_it_by_torch(seed: int, way: str) -> None:
+    program = generate(seed, gradients=way.startswith("compiled"))
+    outcome = check(program, way)
+    assert not outcome.is_bad, f"{outcome.why}\n{program.text}"
+
+
+def test_a_program_that_fails_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ("t1 = x + 1", "t2 = y.sin()", "t1.mul_(2)", "t3 = t1.flip(0)")
+    failing = Outcome("wrong")
+    monkeypatch.setattr(
+        "tests.programs.shrink.check", lambda program, way: failing if ".flip" in program.text else Outcome("right")
+    )
+    small = shrunk(Program(lines, ("t2", "t3")), "imported", failing)
+    assert small.lines == ("t1 = x + 1", "t3 = t1.flip(0)")
+    assert small.results == ("t3",)
+
+
+def test_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(("t1 = x * 2",), ("t1",))
+    assert [check(program, way).kind for way in WAYS] == ["right"] * 4
+    monkeypatch.setattr("tests.programs.check._difference", lambda got, expected: "off")
+    assert check(program, "imported").is_bad
+    assert check(program, "compiled").kind == "torch's"
