@@ -30,7 +30,7 @@ def main() -> int:
     for way in options.way or WAYS:
         seeds = range(options.seed, options.seed + options.count)
         for seed in track(seeds, description=way, console=console, disable=not sys.stdout.isatty()):
-            program = generate(seed, options.length, gradients=way.startswith("compiled"))
+            program = generate(seed, options.length, gradients=not way.startswith("imported"))
             outcome = check(program, way)
             counts[outcome.kind] += 1
             if outcome.is_bad:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
 
 from autocast import dynamo, vm
-from autocast.errors import FallbackWarning, ImportModelError
+from autocast.errors import FallbackWarning, ImportModelError, InputError
 from autocast.frontend import from_torch
+from autocast.model.value import Model
+from autocast.training import differentiate
 from tests.programs.generate import DYNAMIC, SIZES, Program, inputs
 
-#: How programs are run: imported, or compiled by torch.compile and differentiated; for one size, or for all.
-WAYS = ("imported", "imported, varying", "compiled", "compiled, varying")
+#: How programs are run: imported, compiled by torch.compile and differentiated, or imported and differentiated; for one
+#: size, or for all.
+WAYS = tuple(f"{how}{which}" for how in ("imported", "compiled", "differentiated") for which in ("", ", varying"))
 
 #: What `from_torch` refuses with a reason that docs/models_in.md gives.
 _REFUSED = (
@@ -25,6 +29,7 @@ _REFUSED = (
     "Constraints violated",
     "works for size",
     "torch exports it for",
+    "Import the model with wider bounds",
 )
 
 
@@ -43,25 +48,34 @@ class Outcome:
 
 def check(program: Program, way: str) -> Outcome:
     """What comes of a program."""
-    run = _compiled if way.startswith("compiled") else _imported
+    run = {"imported": _imported, "compiled": _compiled, "differentiated": _differentiated}[way.partition(",")[0]]
     sizes = SIZES if way.endswith("varying") else SIZES[:1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         try:
             return run(program, sizes)
-        except ImportModelError as error:
+        except (ImportModelError, InputError) as error:
             return Outcome("refused" if any(words in str(error) for words in _REFUSED) else "raised", str(error))
         except Exception as error:
             return Outcome("raised", f"{type(error).__name__}: {error}")
 
 
-def _imported(program: Program, sizes: Sequence[tuple[int, int]]) -> Outcome:
-    class Module(torch.nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return program.function()(x, y, z)
+class _Module(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
 
+    def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> Any:
+        return self.function(x, y, z)
+
+
+def _model(function: Callable[..., Any], sizes: Sequence[tuple[int, int]], *, training: bool = False) -> Model:
     dynamic = DYNAMIC if len(sizes) > 1 else None
-    executable = vm.compile(from_torch(Module().eval(), tuple(inputs(SIZES[0])), dynamic=dynamic))
+    return from_torch(_Module(function).train(training), tuple(inputs(SIZES[0])), dynamic=dynamic)
+
+
+def _imported(program: Program, sizes: Sequence[tuple[int, int]]) -> Outcome:
+    executable = vm.compile(_model(program.function(), sizes))
     for pair in sizes:
         given, ours = inputs(pair), inputs(pair)
         with torch.no_grad():
@@ -71,6 +85,28 @@ def _imported(program: Program, sizes: Sequence[tuple[int, int]]) -> Outcome:
         if why := _difference([*got, *ours], [*expected, *given]):
             return Outcome("wrong", f"{pair}: {why}")
     return Outcome("right")
+
+
+def _differentiated(program: Program, sizes: Sequence[tuple[int, int]]) -> Outcome:
+    plain = program.function()
+    chosen = [y.requires_grad for y in plain(*inputs(SIZES[0], gradients=True))]
+    if not any(chosen):
+        return Outcome("right")
+    model = _model(lambda x, y, z: _weighted(compress(program.function()(x, y, z), chosen)), sizes, training=True)
+    mod = model.mod.clone()
+    mod["main"] = differentiate(model.main.without_attr("updates"), list(model.main.params[:3]), mod=model.mod)
+    executable = vm.compile(model.replace(mod=mod, output_names=()))
+    for pair in sizes:
+        *_, dx, dy, dz = executable(*inputs(pair))
+        if why := _difference([dx, dy, dz], _with_gradients(plain, pair)[-3:]):
+            return Outcome("wrong", f"{pair}: {why}")
+    return Outcome("right")
+
+
+def _weighted(results: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The sum of all elements, each weighted by another number."""
+    sums = [(y * torch.linspace(0.5, 1.5, y.numel()).reshape(y.shape)).sum() for y in results]
+    return sum(sums[1:], sums[0])
 
 
 def _compiled(program: Program, sizes: Sequence[tuple[int, int]]) -> Outcome:
@@ -99,8 +135,8 @@ def _with_gradients(function: Callable[..., tuple[torch.Tensor, ...]], sizes: tu
     """The results, and the gradients of the inputs; zeros where there are none."""
     given = inputs(sizes, gradients=True)
     results = function(*given)
-    weighed = [(y * torch.linspace(0.5, 1.5, y.numel()).reshape(y.shape)).sum() for y in results if y.requires_grad]
-    found = torch.autograd.grad(sum(weighed[1:], weighed[0]), given, allow_unused=True) if weighed else [None] * 3
+    chosen = [y for y in results if y.requires_grad]
+    found = torch.autograd.grad(_weighted(chosen), given, allow_unused=True) if chosen else [None] * 3
     gradients = [torch.zeros_like(x) if dx is None else dx for x, dx in zip(given, found, strict=True)]
     return [*(y.detach() for y in results), *gradients]
 

@@ -38,7 +38,7 @@ from autocast.frontend.exporting.remedies import place, remedy
 from autocast.frontend.exporting.rewritten import rewritten_functions
 from autocast.frontend.exporting.rewritten_layers import rewritten_layers
 from autocast.frontend.exporting.size_checks import allow_smaller, check_conditions, check_decisions, to_be_tried
-from autocast.frontend.exporting.stops import mark_detached, marking_stops, pass_over_writes
+from autocast.frontend.exporting.stops import mark_detached, mark_replayed, marking_stops, pass_over_writes
 from autocast.frontend.exporting.tracing import (
     as_it_was,
     left_if_raised,
@@ -258,6 +258,7 @@ def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], a
     mark_detached(program)
     with uncompiled():
         program = decompose(program)
+    mark_replayed(program)
     check_signature(program)
     return Exported(program, leaves, axes)
 

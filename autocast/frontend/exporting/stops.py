@@ -22,6 +22,8 @@ from torch.fx import traceback
 
 from autocast.frontend.marks import annotate
 
+aten = torch.ops.aten
+
 _NO_GRADIENT = "autocast_no_gradient"
 _FUNCTION = "autocast_function"
 
@@ -87,13 +89,27 @@ def _annotated(mark: dict[str, Any]) -> contextlib.ExitStack:
 
 
 def mark_detached(program: ExportedProgram) -> None:
-    """Mark the nodes that detach a tensor, and those of blocks of `no_grad` that torch.export found by itself."""
+    """Mark the nodes that detach a tensor, and those of blocks of `no_grad` that torch.export found by itself.
+
+    What does not stop gradients, as it is written into, is a mere `alias` from then on.
+    """
     order = {node: place for place, node in enumerate(program.graph.nodes)}
     for node in order:
-        if node.target is torch.ops.aten.detach.default and not _written_into(node, order):
-            _mark(node, True)
+        if node.target is aten.detach.default:
+            if _written_into(node, order):
+                node.target = aten.alias.default
+            else:
+                _mark(node, True)
         elif getattr(node.target, "__name__", "") == "wrap_with_set_grad_enabled":
             _mark(node, not node.args[0])
+
+
+def mark_replayed(program: ExportedProgram) -> None:
+    """Mark what detaches in a program without writes: torch makes views anew after a write, and forgets their marks."""
+    for node in program.graph.find_nodes(op="call_function", target=aten.alias.default):
+        origin = str(node.meta.get("original_aten"))  # a copy of the operator
+        if node.meta.get("is_functional_regenerated") and origin == "aten.detach.default":
+            _mark(node, True)
 
 
 def _written_into(detached: fx.Node, order: Mapping[fx.Node, int]) -> bool:
@@ -108,11 +124,13 @@ def _written_into(detached: fx.Node, order: Mapping[fx.Node, int]) -> bool:
             views.append(user)
             if schema.is_mutable:
                 written = min(written, order[user])
-    return any(order[user] > written and user not in views for user in detached.args[0].users)
+    readers = (user for user in detached.args[0].users if user.target is not aten.detach.default)
+    return any(order[user] > written and user not in views for user in readers)
 
 
 def pass_over_writes(program: ExportedProgram) -> None:
-    """Let gradients pass what is written into a tensor in a block of `no_grad`, as torch does, which sees no writing.
+    """Let gradients pass what is written into a tensor in a block of `no_grad`, or by way of what `detach` returns, as
+    torch does, which sees no writing.
 
     Before::                                After::
 
@@ -120,8 +138,8 @@ def pass_over_writes(program: ExportedProgram) -> None:
         y = v * 2                               p = where(isfinite(s), n + (s - s.detach()), n)  # n, with s's gradient
                                                 y = p * 2
     """
-    aten, graph, call = torch.ops.aten, program.graph, program.graph.call_function
-    for write in [node for node in graph.nodes if _writes_floats(node) and _marks(node).get(_NO_GRADIENT)]:
+    graph, call = program.graph, program.graph.call_function
+    for write in [node for node in graph.nodes if _writes_floats(node) and _is_unseen(node)]:
         tensor = _whole(write.args[0])
         later = _after(write)
         readers = [user for one in (tensor, write) for user in one.users if user in later]
@@ -141,6 +159,13 @@ def pass_over_writes(program: ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
+def _is_unseen(write: fx.Node) -> bool:
+    """Whether torch's autograd sees nothing of a write."""
+    return bool(_marks(write).get(_NO_GRADIENT)) or any(
+        one.target is aten.detach.default for one in _views(write.args[0])
+    )
+
+
 def _writes_floats(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     value = node.meta.get("val")
@@ -149,9 +174,16 @@ def _writes_floats(node: fx.Node) -> bool:
 
 def _whole(view: Any) -> fx.Node:
     """The tensor that a view is one of."""
+    *_, whole = _views(view)
+    return whole
+
+
+def _views(view: Any) -> Iterator[fx.Node]:
+    """A view, what it is a view of, and so on."""
+    yield view
     schema = getattr(view.target, "_schema", None)
-    is_view = schema is not None and schema.arguments and schema.arguments[0].alias_info
-    return _whole(view.args[0]) if is_view else view
+    if schema is not None and schema.arguments and schema.arguments[0].alias_info:
+        yield from _views(view.args[0])
 
 
 def _after(node: fx.Node) -> set[fx.Node]:

@@ -116,7 +116,7 @@ def _pad(b: Backward) -> list[Adjoint]:
     begin = [max(padding[axis][0], 0) for axis in axes]
     kept = [known_shape(x)[axis] + sum(min(width, 0) for width in padding[axis]) for axis in axes]
     end = [first + size for first, size in zip(begin, kept, strict=True)]
-    adjoint = op.strided_slice(b.adjoint, axes, begin, end) if axes else b.adjoint
+    adjoint = op.strided_slice(b.adjoint, axes, begin, end, assume_inbound=True) if axes else b.adjoint
     cut = [max(-width, 0) for widths in padding for width in widths]
     return [op.nn.pad(adjoint, cut) if any(cut) else adjoint, *[None] * (len(b.call.args) - 1)]
 

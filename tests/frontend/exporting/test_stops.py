@@ -79,6 +79,23 @@ def _moved(of: Any, x: torch.Tensor) -> torch.Tensor:
     return of.b(x) + h
 
 
+def _scaled(of: Any, x: torch.Tensor) -> torch.Tensor:
+    """What is written by way of a detached tensor changes values alone; the detached one has no gradient."""
+    h = of.a(x)
+    target = h.detach()
+    target[:, 1:].mul_(3)
+    return of.b(x) * target + h
+
+
+def _read_after_a_write(of: Any, x: torch.Tensor) -> torch.Tensor:
+    """Views of what is detached are made anew after each write to what they are views of."""
+    h = of.a(x)
+    before = h.detach().t()
+    h[0] = 0.5
+    h[:, :1] += h.detach()[:, 1:2] * 0.5
+    return h * before[1:2].t() + of.b(x)
+
+
 def _clamped(of: Any, x: torch.Tensor) -> torch.Tensor:
     """What is written while no gradient is wanted is read by its old name, and by the new one, with one."""
     h = of.a(x) * 2
@@ -110,7 +127,8 @@ def _inside(of: Any, x: torch.Tensor) -> torch.Tensor:
     return of.a(x) * h
 
 
-_STOPPED = [_quantized, _target, _nested, _distilled, _written, _moved, _clamped, _binary, _in_part, _inside]
+_STOPPED = [_quantized, _target, _nested, _distilled, _written, _moved, _scaled, _read_after_a_write, _clamped, _binary]
+_STOPPED += [_in_part, _inside]
 
 
 @pytest.mark.parametrize("function", _STOPPED)
