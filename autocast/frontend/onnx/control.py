@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -86,7 +87,7 @@ def loop(importer: Importer, node: onnx.NodeProto, name: str) -> relax.Expr:
     if count is not None:
         first = bb.emit(op.logical_and(first, op.less(start, count)))
     given = [start, *map(bb.emit, states)]
-    captured = {one: nodes[one] for one in captured_by(body) if isinstance(nodes.get(one), relax.Var)}
+    captured = captured_by(importer, body)
     step = partial(_step, importer, body, [*captured], count is not None)
     after = looped(bb, name, first, given, [*captured.values(), *([] if count is None else [count])], step)
     nodes.update(zip(node.output, after[1:], strict=False))
@@ -152,8 +153,14 @@ def _shown(type: relax.TensorType) -> str:
     return f"{dtype_of(var)}[{', '.join(['?'] * type.ndim if sizes is None else map(str, sizes))}]"
 
 
-def captured_by(body: onnx.GraphProto) -> Iterator[str]:
-    """Names that a graph, or one in it, reads; also those that it defines itself."""
+def captured_by(importer: Importer, body: onnx.GraphProto) -> dict[str, relax.Var]:
+    """What a graph, or one in it, reads of what is computed around it: variables by their names in the model."""
     names = (name for graph in graphs_of(body) for node in graph.node for name in node.input)
     results = (value.name for graph in graphs_of(body) for value in graph.output)
-    return iter(dict.fromkeys([*names, *results]))
+    nodes, found = importer._nodes, {}
+    for name in itertools.chain(names, results):
+        if isinstance(nodes.get(name), relax.Call | relax.TupleGetItem):  # which nobody has given a variable yet
+            nodes[name] = importer.bb.emit(nodes[name])
+        if isinstance(nodes.get(name), relax.Var):
+            found[name] = nodes[name]
+    return found

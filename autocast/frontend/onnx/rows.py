@@ -107,9 +107,9 @@ def _with_rows(
     backwards
         Whether the rows of a result are in the order from the last step to the first.
     """
-    bb, nodes = importer.bb, importer._nodes
+    bb = importer.bb
     names = [value.name for value in body.input]
-    outer = {one: nodes[one] for one in captured_by(body) if isinstance(nodes.get(one), relax.Var)}
+    outer = captured_by(importer, body)
     start, states = relax.const(0, "int64"), [bb.emit(state) for state in states]
 
     def once(number: relax.Expr, before: Sequence[relax.Expr], captured: Sequence[relax.Expr]) -> relax.Tuple:
