@@ -118,6 +118,23 @@ def counted(builder: relax.BlockBuilder, count: Any, more: int = 0) -> relax.Exp
     return builder.emit(op.reshape(op.shape_to_tensor(relax.ShapeExpr([count + more])), []))
 
 
+def called(
+    builder: relax.BlockBuilder,
+    name: str,
+    given: Sequence[relax.Expr],
+    make: Callable[[Sequence[relax.Expr]], Sequence[relax.Expr]],
+) -> list[relax.Var]:
+    """What is made of `given`, by a function of its own: so it may have branches wherever it is called."""
+    params = [relax.Var(f"given_{at}", value.ty) for at, value in enumerate(given)]
+    builder.begin_scope(params)
+    try:
+        body = builder.normalize(sequence(builder, lambda: relax.Tuple(list(make(params)))))
+    finally:
+        builder.end_scope()
+    function = builder.add_func(with_new_variables(relax.Function(params, body, body.ty)), name)
+    return fields_of(builder, relax.Call(function, list(given)))
+
+
 def _function(
     builder: relax.BlockBuilder, name: str, given: Sequence[relax.Expr], captured: Sequence[relax.Expr], step: Step
 ) -> tvm.ir.GlobalVar:

@@ -258,6 +258,52 @@ def test_a_loop_reads_what_has_no_variable_yet_and_goes_on_by_sizes() -> None:
         compare(model, random(batch, steps), random(batch))
 
 
+def test_the_first_step_may_begin_with_any_number() -> None:
+    """As Paddle writes its loops: states that no step reads are numbers before it, of which half an axis is left.
+
+    A branch makes a vector of one of what is a number in the other.
+    """
+    model = model_of(
+        """
+        main (float[N, 4] x) => (float[M, 2] y, float[K] parts)
+            <float none = {0}, float bound = {3}, int64 most = {9}> {
+            begins = Constant <value_ints = [0, 0]> ()
+            ends = Constant <value_ints = [9223372036854775807, 4]> ()
+            axes = Constant <value_ints = [0, 1]> ()
+            steps = Constant <value_ints = [2, 2]> ()
+            some = Slice (x, begins, ends, axes, steps)
+            true = Constant <value = bool {1}> ()
+            sum, y, parts = Loop (most, true, none, some, none) <
+                body = step (int64 i, bool before, float s, float[P, 2] a, float p) =>
+                    (bool more, float t, float[P, 2] b, float[K] q) {
+                    total = ReduceSum <keepdims = 0> (a)
+                    large = Greater (total, none)
+                    one = Constant <value_float = 1.0> ()
+                    t = If (large) <
+                        then_branch = then () => (float c) { c = Add (s, one) },
+                        else_branch = other () => (float[1] d) {
+                            ones = Constant <value_floats = [1.0]> ()
+                            d = Add (s, ones)
+                        }
+                    >
+                    b = Mul (a, one)
+                    many = Reshape (a, flat)
+                    q = Add (many, t)
+                    flat = Constant <value_ints = [-1]> ()
+                    more = Less (t, bound)
+                }
+            >
+        }
+        """
+    )
+    body = next(node for node in model.graph.node if node.op_type == "Loop").attribute[0].g
+    nodes = sorted(body.node, key=lambda node: node.op_type != "Constant")
+    del body.node[:]
+    body.node.extend(nodes)
+    for rows in (3, 4):
+        compare(model, random(rows, 4))
+
+
 #: Rows of two tensors, one from its end, with a state between the steps.
 _SCAN = """
     main (float[2] first, float[4, 2] x, float[2, 4] z) => (float[2] last, float[2, 4] rows) {
