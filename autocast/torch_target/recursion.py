@@ -104,14 +104,14 @@ def _halved_step(
     return _sequence([*others, *step], result), carried
 
 
-#: What is after half of the steps, and after all.
-_HALF, _ALL = "after half of the steps", "after all steps"
+#: What is after a part of the steps, and after all.
+_PART, _ALL = "after a part of the steps", "after all steps"
 
 
 def _meaning(
     branch: relax.SeqExpr, params: Sequence[relax.Var], carried: Sequence[int], itself: tvm.ir.GlobalVar
 ) -> object:
-    """What a branch returns: the places of parameters, fields of `_HALF`, or `_ALL`; None of all else."""
+    """What a branch returns: the places of parameters, fields of `_PART`, or `_ALL`; None of all else."""
     known: dict[relax.Var, object] = {param: at for at, param in enumerate(params)}
     outer = list(range(1 + len(carried), len(params)))
 
@@ -124,12 +124,14 @@ def _meaning(
             return meaning(expr.tuple_value), expr.index
         if is_op(expr, "relax.subtract") and number_of(expr.args[1]) == 1:
             return meaning(expr.args[0]), "below"
+        if is_op(expr, "relax.abs"):
+            return meaning(expr.args[0]), "without its sign"
         if not _is_call(expr, itself):
             return None
         given = list(map(meaning, expr.args))
-        if given == [(0, "below"), *carried, *outer]:
-            return _HALF
-        return _ALL if given == [(0, "below"), *((_HALF, at - 1) for at in carried), *outer] else None
+        if given == [((0, "without its sign"), "below"), *carried, *outer]:
+            return _PART
+        return _ALL if given == [(0, "below"), *((_PART, at - 1) for at in carried), *outer] else None
 
     bindings, result = _last(branch)
     for binding in bindings:

@@ -1,18 +1,19 @@
 """Branches and loops that are decided when a model runs: `If`, and loops as functions that call themselves.
 
-    def loop(level, goes_on, states..., captured...):     # takes up to 2 ** level steps
+    def loop(level, goes_on, states..., captured...):     # takes up to 2 ** level steps; all of them below 0
         if goes_on:
             if level == 0:
                 r = step(states..., captured...)          # whether it goes on, and the states after it
             else:
-                half = loop(level - 1, goes_on, states..., captured...)
-                r = loop(level - 1, half..., captured...)
+                part = loop(abs(level) - 1, goes_on, states..., captured...)
+                r = loop(level - 1, part..., captured...)
         else:
             r = (goes_on, states...)
         return r
 
 A function that called itself once for each step would need as many frames on the stack as there are steps, and end the
-process after some thousand; this one needs LEVELS.
+process after some thousand. Of this one the stack has twice as many as a number of steps has bits: from START on it
+takes 1, 2, 4 steps and so on, and of a part one half after the other.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from tvm.relax import op
 from autocast.ir import with_new_variables
 from autocast.operators import own
 
-#: Two to the power of this is the largest number of steps.
-LEVELS = 48
+#: The level of all steps.
+START = -1
 
 #: From the states, and what is captured, to whether there is another step, and the states after this one.
 Step: TypeAlias = Callable[[Sequence[relax.Expr], Sequence[relax.Expr]], Sequence[relax.Expr]]
@@ -65,7 +66,7 @@ def looped(
     step: Step,
 ) -> list[relax.Var]:
     """The states after all steps of a loop, whose function is added to the module."""
-    given = [relax.const(LEVELS, "int64"), goes_on, *states]
+    given = [relax.const(START, "int64"), goes_on, *states]
     _, *after = fields_of(builder, relax.Call(_function(builder, name, given, captured, step), [*given, *captured]))
     return after
 
@@ -117,6 +118,23 @@ def counted(builder: relax.BlockBuilder, count: Any, more: int = 0) -> relax.Exp
     return builder.emit(op.reshape(op.shape_to_tensor(relax.ShapeExpr([count + more])), []))
 
 
+def called(
+    builder: relax.BlockBuilder,
+    name: str,
+    given: Sequence[relax.Expr],
+    make: Callable[[Sequence[relax.Expr]], Sequence[relax.Expr]],
+) -> list[relax.Var]:
+    """What is made of `given`, by a function of its own: so it may have branches wherever it is called."""
+    params = [relax.Var(f"given_{at}", value.ty) for at, value in enumerate(given)]
+    builder.begin_scope(params)
+    try:
+        body = builder.normalize(sequence(builder, lambda: relax.Tuple(list(make(params)))))
+    finally:
+        builder.end_scope()
+    function = builder.add_func(with_new_variables(relax.Function(params, body, body.ty)), name)
+    return fields_of(builder, relax.Call(function, list(given)))
+
+
 def _function(
     builder: relax.BlockBuilder, name: str, given: Sequence[relax.Expr], captured: Sequence[relax.Expr], step: Step
 ) -> tvm.ir.GlobalVar:
@@ -130,9 +148,10 @@ def _function(
     function = builder.add_func(with_new_variables(unknown), name)
 
     def twice() -> relax.Expr:
-        below = builder.emit(op.subtract(level, relax.const(1, "int64")))
-        half = fields_of(builder, relax.Call(function, [below, goes_on, *states, *outer]))
-        return relax.Call(function, [below, *half, *outer])
+        one = relax.const(1, "int64")
+        below, rest = builder.emit(op.subtract(op.abs(level), one)), builder.emit(op.subtract(level, one))
+        part = fields_of(builder, relax.Call(function, [below, goes_on, *states, *outer]))
+        return relax.Call(function, [rest, *part, *outer])
 
     def steps() -> relax.Expr:
         once = sequence(builder, lambda: relax.Tuple(list(step(states, outer))))

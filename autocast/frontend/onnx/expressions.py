@@ -185,7 +185,8 @@ def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
 
 #: The same of floating-point numbers, which are ratios of sizes.
 OF_FLOATS: dict[str, Callable[..., Any]] = {
-    **{name: _of_whole(ELEMENTWISE[name]) for name in ("Add", "Equal", "Max", "Min", "Neg", "Sub", "Where")},
+    **{name: _of_whole(ELEMENTWISE[name]) for name in ("Add", "Max", "Min", "Neg", "Sub", "Where")},
+    **{name: _of_whole(ELEMENTWISE[name]) for name in LOGICAL - {"And", "Not", "Or"}},
     "Ceil": lambda a: a.ceil() if isinstance(a, Ratio) else a,
     "Div": _over,
     "Floor": lambda a: a.floor() if isinstance(a, Ratio) else a,

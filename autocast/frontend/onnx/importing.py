@@ -157,6 +157,8 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     _declare(copy)
+    if not all(value.type.WhichOneof("value") for value in copy.graph.output):  # as onnxscript's may be
+        copy = onnx.shape_inference.infer_shapes(copy)
     tensors = [value for value in copy.graph.output if value.type.HasField("tensor_type")]
     bare = {value.name for value in tensors if not value.type.tensor_type.HasField("shape")}
     for value in tensors:

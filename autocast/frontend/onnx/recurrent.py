@@ -1,7 +1,7 @@
 """ONNX's recurrent layers: the products of all steps with their inputs are one, and a recurrence over time follows.
 
 What torch's cells have no form of is written out step by step, or is a loop where the number of steps varies: other
-activations, peepholes, lengths of sequences, and reset gates that come before the product.
+activations, peepholes, and reset gates that come before the product.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm.relax import op
 
 from autocast.errors import UnsupportedError
 from autocast.frontend.importing.loops import counted, looped_with_rows
-from autocast.frontend.onnx.recurrences import recurrence
+from autocast.frontend.onnx.recurrences import recurrence, recurrence_of_lengths
 from autocast.ir import dtype_of, shape_of
 
 _Activation = Callable[[relax.Expr], relax.Expr]
@@ -68,7 +68,7 @@ def recurrent(
     directions = int(_sizes(w)[0])
     hidden = int(_sizes(r)[2])
     activations = _activations(name, attributes, defaults, directions)
-    whole = lengths is None and peepholes is None and (name != "GRU" or bool(attributes.get("linear_before_reset")))
+    whole = peepholes is None and (name != "GRU" or bool(attributes.get("linear_before_reset")))
     whole = whole and all(_is_of_torch(name, each) for each in activations)
     _check(name, attributes, 1 if whole else steps)
     rows, last = [], []
@@ -83,7 +83,8 @@ def recurrent(
         backwards = direction == 1 or attributes.get("direction") in (b"reverse", "reverse")
         if whole:
             weights = (mine(w), mine(r), *_halves(builder, mine(bias), matrices * hidden))
-            outputs, *ends = recurrence(builder, name, x, weights, start, activations[direction][0], backwards)
+            direct = (builder, name, x, weights, start, activations[direction][0], backwards)
+            outputs, *ends = recurrence(*direct) if lengths is None else recurrence_of_lengths(*direct, lengths)
             rows.append(outputs)
             last.append(ends)
             continue
@@ -100,6 +101,9 @@ def recurrent(
         outputs, ends = run(builder, make, weights, products, start, lengths, backwards)
         rows.append(outputs)
         last.append(ends)
+    if lengths is not None:  # of a sequence without steps nothing is left
+        has_steps = emit(op.expand_dims(op.greater(lengths, relax.const(0, dtype_of(lengths))), axis=1))
+        last = [[emit(op.where(has_steps, end, op.zeros_like(end))) for end in ends] for ends in last]
     every = emit(op.stack(rows, axis=1))  # steps, directions, batch, hidden
     finals = [emit(op.stack([ends[at] for ends in last], axis=0)) for at in range(states)]
     if by_batch:

@@ -6,7 +6,7 @@ inputs are long, and a `Loop` as its trip count says. One that its condition end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,16 @@ from tvm import relax, tirx
 
 from autocast.errors import UnsupportedError
 from autocast.frontend.importing.loops import counted, looped_with_rows, sequence
-from autocast.frontend.onnx.control import Importer, captured_by, described, loop, results_of, trip_count
+from autocast.frontend.onnx.control import (
+    Importer,
+    as_number,
+    captured_by,
+    described,
+    loop,
+    names_for,
+    results_of,
+    trip_count,
+)
 from autocast.ir import dtype_of, shape_of
 
 op = relax.op
@@ -107,15 +116,17 @@ def _with_rows(
     backwards
         Whether the rows of a result are in the order from the last step to the first.
     """
-    bb, nodes = importer.bb, importer._nodes
+    bb = importer.bb
     names = [value.name for value in body.input]
-    outer = {one: nodes[one] for one in captured_by(body) if isinstance(nodes.get(one), relax.Var)}
+    outer = captured_by(importer, body)
     start, states = relax.const(0, "int64"), [bb.emit(state) for state in states]
 
     def once(number: relax.Expr, before: Sequence[relax.Expr], captured: Sequence[relax.Expr]) -> relax.Tuple:
         values = dict(zip(names, given(number, before, captured[len(outer) :]), strict=True))
         values |= dict(zip(outer, captured, strict=False))
-        return relax.Tuple(results_of(importer, body, values).fields[skipped:])
+        made = results_of(importer, body, values).fields[skipped:]
+        after = [as_number(bb, one, state.ty, both=True) for one, state in zip(made, states, strict=False)]
+        return relax.Tuple([*after, *made[len(states) :]])
 
     captured = [*outer.values(), *read]
     types = sequence(bb, partial(once, start, states, captured)).body.ty.fields
@@ -126,11 +137,7 @@ def _with_rows(
             "dtypes and sizes, unless the number of steps is a constant"
         )
     rows = [_empty(bb, size, type) for type in types[len(states) :]]
-    known = importer._sizes.known
-    unbound = _names(
-        [size, *(x for one in outer if one in known for x in known[one].flat)], types, [*states, *captured]
-    )
-    shown = [relax.ShapeExpr(unbound)] if unbound else []
+    shown = names_for(importer, body, [*types, *(x.ty for x in (*states, *captured))], [size])
 
     def step(
         number: relax.Expr, before: Sequence[relax.Expr], captured: Sequence[relax.Expr]
@@ -146,15 +153,6 @@ def _empty(bb: relax.BlockBuilder, size: Any, type: tvm.ir.Type) -> relax.Expr:
     row = relax.Var("row", type)
     dtype = str(dtype_of(row))
     return bb.emit(op.full([size, *(shape_of(row) or ())], relax.const(0, dtype), dtype))
-
-
-def _names(sizes: Iterable[Any], types: Sequence[tvm.ir.Type], tensors: Sequence[relax.Expr]) -> list[tirx.Var]:
-    """The names of dimensions that a body may use."""
-    shapes = [shape_of(relax.Var("x", type)) or () for type in types]
-    shapes += [shape_of(x) or () for x in tensors if isinstance(x.ty, relax.TensorType)]
-    every = [*sizes, *(size for shape in shapes for size in shape)]
-    found = (var for one in every if isinstance(one, tvm.ir.Expr) for var in tirx.analysis.undefined_vars(one))
-    return list({var.name: var for var in found}.values())
 
 
 def _moved(bb: relax.BlockBuilder, rows: relax.Expr, axis: int) -> relax.Expr:

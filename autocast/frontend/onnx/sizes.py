@@ -152,7 +152,9 @@ class Sizes:
             first, *rest = given
             moved = _MOVES[name](first, attributes, *rest)
             return moved if moved is None or isinstance(moved, np.ndarray) else _objects([moved]).reshape(())
-        function = (OF_FLOATS if is_float else ELEMENTWISE)[name]
+        function = (OF_FLOATS if is_float else ELEMENTWISE).get(name)
+        if function is None:
+            return None
         arrays = np.broadcast_arrays(*given)
         result = np.empty(arrays[0].shape, object)
         for at in np.ndindex(result.shape):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tvm import tirx
+from tvm_ffi import structural_equal
 
 from autocast.ir import same_shape
 from autocast.kernels.specs.program import Dim
@@ -112,6 +113,10 @@ def strides_of(extents: Sequence[Size]) -> tuple[Size, ...]:
     return tuple(reversed(strides))
 
 
+def _is_same(one: tirx.Expr, other: tirx.Expr) -> bool:
+    return same_shape((one,), (other,))
+
+
 class DimensionNames:
     """Names for the run-time dimensions of one kernel: d0, d1 and so on, in the order in which they are met."""
 
@@ -122,9 +127,10 @@ class DimensionNames:
         """A dimension of a Relax shape, as kernels spell it."""
         if isinstance(dim, int | tirx.IntImm):
             return int(dim)
-        for number, known in enumerate(self.known):
-            if same_shape((known,), (dim,)):
-                return f"d{number}"
+        for same in (structural_equal, _is_same):  # a proof takes long, and most are written alike
+            for number, known in enumerate(self.known):
+                if same(known, dim):
+                    return f"d{number}"
         self.known.append(dim)
         return f"d{len(self.known) - 1}"
 

@@ -15,6 +15,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; make te
 from onnx.reference import ReferenceEvaluator
 
 import autocast
+from autocast import vm
 from autocast.errors import ImportModelError, InputError, UnsupportedError
 from autocast.frontend.onnx.loops import unrolled
 from tests.frontend.onnx.one_node import by_onnxruntime
@@ -220,6 +221,87 @@ def test_a_loop_of_very_many_steps_ends_well() -> None:
     )
     y = autocast.from_onnx(model)(np.array(20_000), np.zeros(3, "float32"))
     np.testing.assert_array_equal(y, np.full(3, 20_000, "float32"))
+
+
+def test_a_loop_of_few_steps_takes_few_calls() -> None:
+    model = autocast.from_onnx(loop_model())
+    given = [np.ones((2, 2), "float32"), np.array(1), np.array(1e9, "float32")]
+    rows = vm.profile_vm_model(model, args=given, warmup=0, number=1, repeat=1).operators
+    assert sum(row.calls for row in rows if row.name == "equal") < 8  # of levels, with 0
+
+
+def test_a_loop_reads_what_has_no_variable_yet_and_goes_on_by_sizes() -> None:
+    """As tf2onnx writes loops over time: rows of a transposed input, while a step is before the size as a float."""
+    model = model_of(
+        """
+        main (float[B, T] x, float[B] s) => (float[B] y) <int64 zero = {0}, int64 next = {1}> {
+            columns = Transpose <perm = [1, 0]> (x)
+            shape = Shape (x)
+            size = Gather (shape, next)
+            whole = Cast <to = 1> (size)
+            begin = Constant <value_float = 0.0> ()
+            first = Less (begin, whole)
+            at, y = Loop (, first, zero, s) <
+                body = step (int64 i, bool before, int64 n, float[B] a) => (bool more, int64 m, float[B] b) {
+                    row = Gather <axis = 0> (columns, n)
+                    sum = Add (a, row)
+                    b = Tanh (sum)
+                    m = Add (n, next)
+                    reached = Cast <to = 1> (m)
+                    more = Less (reached, whole)
+                }
+            >
+        }
+        """
+    )
+    for batch, steps in ((2, 5), (1, 1)):
+        compare(model, random(batch, steps), random(batch))
+
+
+def test_the_first_step_may_begin_with_any_number() -> None:
+    """As Paddle writes its loops: states that no step reads are numbers before it, of which half an axis is left.
+
+    A branch makes a vector of one of what is a number in the other.
+    """
+    model = model_of(
+        """
+        main (float[N, 4] x) => (float[M, 2] y, float[K] parts)
+            <float none = {0}, float bound = {3}, int64 most = {9}> {
+            begins = Constant <value_ints = [0, 0]> ()
+            ends = Constant <value_ints = [9223372036854775807, 4]> ()
+            axes = Constant <value_ints = [0, 1]> ()
+            steps = Constant <value_ints = [2, 2]> ()
+            some = Slice (x, begins, ends, axes, steps)
+            true = Constant <value = bool {1}> ()
+            sum, y, parts = Loop (most, true, none, some, none) <
+                body = step (int64 i, bool before, float s, float[P, 2] a, float p) =>
+                    (bool more, float t, float[P, 2] b, float[K] q) {
+                    total = ReduceSum <keepdims = 0> (a)
+                    large = Greater (total, none)
+                    one = Constant <value_float = 1.0> ()
+                    t = If (large) <
+                        then_branch = then () => (float c) { c = Add (s, one) },
+                        else_branch = other () => (float[1] d) {
+                            ones = Constant <value_floats = [1.0]> ()
+                            d = Add (s, ones)
+                        }
+                    >
+                    b = Mul (a, one)
+                    many = Reshape (a, flat)
+                    q = Add (many, t)
+                    flat = Constant <value_ints = [-1]> ()
+                    more = Less (t, bound)
+                }
+            >
+        }
+        """
+    )
+    body = next(node for node in model.graph.node if node.op_type == "Loop").attribute[0].g
+    nodes = sorted(body.node, key=lambda node: node.op_type != "Constant")
+    del body.node[:]
+    body.node.extend(nodes)
+    for rows in (3, 4):
+        compare(model, random(rows, 4))
 
 
 #: Rows of two tensors, one from its end, with a state between the steps.

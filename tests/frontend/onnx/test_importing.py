@@ -147,6 +147,17 @@ def test_what_cannot_be_imported_is_an_error_that_says_why(model: Any, error: ty
         autocast.from_onnx(model)
 
 
+def test_results_may_have_no_types() -> None:
+    """As those of a function of onnxscript's that says none."""
+    text = """<ir_version: 10, opset_import: ["" : 20, "ours" : 1]>
+        main (float[N, 3] x) => (float[N, 3] y) { y = ours.shifted (x) }
+        <domain: "ours", opset_import: ["" : 20]> shifted (x) => (y) { a = Relu (x) y = Sub (a, x) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].ClearField("type")
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(autocast.from_onnx(model)(x), x.relu() - x)
+
+
 def test_what_a_file_says_of_its_constants_does_not_count() -> None:
     """onnxruntime-genai's builder says that a vector of one number is a scalar."""
     one = helper.make_node("Constant", [], ["one"], value=helper.make_tensor("", TensorProto.FLOAT, [1], [1.0]))

@@ -100,6 +100,38 @@ def test_a_layer_as_torch_has_it_is_one_operator_for_any_number_of_steps(
 @pytest.mark.parametrize(
     ("name", "inputs", "attributes"),
     [
+        ("LSTM", "XWRBlhc", {"direction": "bidirectional"}),
+        ("LSTM", "XWRl", {}),
+        ("GRU", "XWRBlh", {"direction": "bidirectional", "linear_before_reset": 1}),
+        ("RNN", "XWRBlh", {"direction": "reverse"}),
+        ("GRU", "XWRBlh", {"direction": "bidirectional"}),
+    ],
+)
+def test_sequences_of_other_lengths_are_one_operator_as_well(
+    name: str, inputs: str, attributes: dict[str, Any]
+) -> None:
+    """What is behind the end of a sequence is not read; only where torch has no such layer it is a loop."""
+    file = layer(name, inputs, steps="steps", **attributes)
+    ends = next(tensor for tensor in file.graph.initializer if tensor.name == "l")
+    file.graph.initializer.remove(ends)
+    file.graph.input.append(helper.make_tensor_value_info("l", TensorProto.INT32, [BATCH]))
+    model = autocast.from_onnx(file)
+    values = [binding.value for block in model.main.body.blocks for binding in block.bindings]
+    whole = name != "GRU" or attributes.get("linear_before_reset")
+    assert any(is_op(value, f"relax.nn.{name.lower()}") for value in values) == bool(whole)
+    session = onnxruntime.InferenceSession(file.SerializeToString(), providers=["CPUExecutionProvider"])
+    for steps, lengths in ((5, [5, 1, 3]), (7, [4, 0, 7]), (1, [1, 1, 1])):
+        x = np.random.default_rng(1).standard_normal((steps, BATCH, INPUT)).astype("float32")
+        for at, length in enumerate(lengths):
+            x[length:, at] = np.nan
+        given = {"X": x, "l": np.array(lengths, "int32")}
+        for got, expected in zip(model(*given.values()), session.run(None, given), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "attributes"),
+    [
         ("GRU", "XWRBh", {"direction": "reverse", "linear_before_reset": 0}),
         ("LSTM", "XWRBlhcP", {"direction": "bidirectional"}),
     ],

@@ -125,6 +125,32 @@ def test_shapes_that_a_graph_computes_follow_the_sizes_of_its_inputs(
             np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize(
+    "bounds", ["n, below, back", "below, n, two", "n, two, back", "two, n, one", "half, whole, step"]
+)
+def test_ranges_of_sizes_count_as_onnx_does(bounds: str) -> None:
+    """Backwards, as XLNet's places are counted, and where there are none."""
+    model = model_of(
+        f"""
+        main (float[N, 2] x) => (float[M] y)
+            <int64 zero = {{0}}, int64 one = {{1}}, int64 two = {{2}}, int64 back = {{-2}}, float step = {{1}}> {{
+            shape = Shape (x)
+            n = Gather (shape, zero)
+            below = Neg (n)
+            whole = Cast <to = 1> (n)
+            part = Constant <value_float = 0.5> ()
+            half = Mul (whole, part)
+            places = Range ({bounds})
+            y = Cast <to = 1> (places)
+        }}
+        """
+    )
+    imported = autocast.from_onnx(model)
+    for count in (1, 2, 5):
+        (expected,) = ReferenceEvaluator(model).run(None, {"x": random(count, 2)})
+        np.testing.assert_array_equal(imported(random(count, 2)), expected)
+
+
 @pytest.mark.parametrize("operator", ["Add", "Max", "Mean", "Min", "Sum"])
 def test_a_product_of_sizes_in_another_order_is_the_same_size(operator: str) -> None:
     model = onnx.parser.parse_model(

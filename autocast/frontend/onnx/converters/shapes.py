@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import tvm
 from onnx import numpy_helper
-from tvm import relax
+from tvm import relax, tirx
 
 from autocast.errors import UnsupportedError
 from autocast.frontend.onnx.converters.node import Converter, Node, dtype, said, shape, static, vector
+from autocast.frontend.onnx.expressions import Ratio, of_sizes
 from autocast.ir import same_shape
 
 op = relax.op
@@ -83,10 +84,10 @@ def _constant_of_shape(node: Node) -> relax.Expr:
 
 
 def _range(node: Node) -> relax.Expr:
-    ends = [node.expressions(at) for at in range(3)]
-    if all(end is not None for end in ends):
-        start, limit, step = (end.item() for end in ends if end is not None)
-        return node.emit(op.arange(start, limit, step, dtype(node[0])))
+    ends = [None if one is None else one.item() for one in map(node.expressions, range(3))]
+    start, limit, step = ends
+    if isinstance(step, int) and step and not any(one is None or isinstance(one, Ratio) for one in ends):
+        return _counted_range(node, start, limit, step)
     given = [node.emit(op.reshape(node[at], [1])) for at in range(3)]
     if all(isinstance(node.inputs[at], tvm.ir.GenericConst) for at in range(3)):
         return node.emit(node.other("Range", node.inputs, node.attributes))
@@ -99,6 +100,16 @@ def _range(node: Node) -> relax.Expr:
     (size,) = node.named(node.emit(count), "count")
     places = node.cast(op.arange(0, size, 1, "int64"), dtype(start))
     return node.emit(op.add(start, op.multiply(places, step)))
+
+
+def _counted_range(node: Node, start: Any, limit: Any, step: int) -> relax.Expr:
+    """Of numbers and sizes: TVM counts others where a step is negative, and less than none where there are none."""
+    span, analyzer = limit - start if step > 0 else start - limit, of_sizes([start, limit])
+    if step > 0 and (span >= 0 if isinstance(span, int) else analyzer.can_prove(span >= 0)):
+        return node.emit(op.arange(start, limit, step, dtype(node[0])))
+    count = analyzer.simplify(tirx.max(tirx.floordiv(tirx.IntImm("int64", 0) + span + abs(step) - 1, abs(step)), 0))
+    places = op.multiply(op.arange(0, count, 1, "int64"), relax.const(step, "int64"))
+    return node.cast(op.add(node.size(start), node.emit(places)), dtype(node[0]))
 
 
 def _tile(node: Node) -> relax.Expr:
