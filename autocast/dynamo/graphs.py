@@ -39,6 +39,14 @@ class LeftToAutograd(UnsupportedError):
 #: How many sets of weights and plain numbers a graph is kept ready for: layers of a network may share its graph.
 _KEPT = 64
 
+#: Numbers that torch has not computed: of sizes, and of plain numbers that differ from call to call.
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def plain(value: Any) -> Any:
+    """A number that may be in a tensor."""
+    return value.item() if isinstance(value, torch.Tensor) else value
+
 
 def real(value: Any) -> Any:
     """An example: sizes as numbers, and tensors that have no values with zeros."""
@@ -177,9 +185,13 @@ class Graph:
         #: Numbers that are computed of the sizes that tensors tell, and how.
         self.followed = {i: values[i].node.expr for i in rest if follows(values[i], told)}
         self.numbers = [i for i in rest if i not in self.followed]
+        #: Of the tensors, those that Dynamo makes of floating-point numbers: no more tensors where torch wants values.
+        self.floats = [i for i in self.tensors if _is_float(placeholders[i], values[i])]
+        self.wrapped = frozenset(self.floats)
         #: Of each number that varies: the input that says it, and its axis.
         self.symbols: dict[str, tuple[int, int | None]] = {name: places[0] for name, places in self.axes.items()}
         self.symbols |= {str(values[i]): (i, None) for i in (*self.carried, *self.numbers)}
+        self.symbols |= {str(value_of(item)): (i, None) for i in self.floats for item in placeholders[i].users}
         self.results, self.passed, self.others = self._outputs(placeholders)
         returned = body.graph.output_node().args[0]
         given, made = {i: values[i] for i in tensors}, {i: value_of(returned[i]) for i in self.results}
@@ -191,20 +203,17 @@ class Graph:
         self.complex = {i for i in self.results if value_of(returned[i]).is_complex()}
         #: Whether there is code for each size: torch knows of sizes that vary what holds for some alone.
         self.is_static = False
-        #: Of the tensors, those that Dynamo makes of floating-point numbers: no more tensors where torch wants values.
-        self.floats = [i for i in self.tensors if _is_float(placeholders[i], values[i])]
-        self.wrapped = frozenset(self.floats)
         self._codes: dict[tuple[Any, ...], _Code] = {}
         self._ready: dict[tuple[Any, ...], Ready] = {}
 
     def _outputs(self, placeholders: Sequence[fx.Node]) -> tuple[list[int], dict[int, int], dict[int, Any]]:
         """The positions of the results that are computed tensors; of those that are inputs, and which; the others:
-        constants and sizes."""
+        constants and numbers that sizes and plain numbers say."""
         inputs = {node: i for i, node in enumerate(placeholders)}
         tensors, passed, others = [], {}, {}
         for position, result in enumerate(self.body.graph.output_node().args[0]):
             value = value_of(result) if isinstance(result, fx.Node) else result
-            symbols = set(map(str, value.node.expr.free_symbols)) if isinstance(value, torch.SymInt) else None
+            symbols = set(map(str, value.node.expr.free_symbols)) if isinstance(value, _SYMBOLIC) else None
             if isinstance(value, torch.Tensor):
                 if result in inputs:
                     passed[position] = inputs[result]
@@ -235,7 +244,7 @@ class Graph:
 
     def numbers_of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The plain numbers among the inputs."""
-        return tuple(x.item() if isinstance(x := inputs[i], torch.Tensor) else x for i in self.numbers)
+        return tuple(plain(inputs[i]) for i in self.numbers)
 
     def number_at(self, position: int, number: float) -> Any:
         """A plain number as the graph takes it."""
@@ -290,16 +299,17 @@ class Graph:
         return results
 
     def number(self, inputs: Sequence[Any], results: Mapping[int, torch.Tensor], value: Any) -> Any:
-        """What is no tensor: a constant, or a number that sizes say, of the inputs or of the `results` so far."""
-        if not isinstance(value, torch.SymInt):
+        """What is no tensor: a constant, or a number that plain ones and sizes say, of the inputs or of the `results`
+        so far."""
+        if not isinstance(value, _SYMBOLIC):
             return value
         expression, known = value.node.expr, {}
         if not self.symbols.keys() >= set(map(str, expression.free_symbols)):  # values decide it
             expression = expression.subs(self.sharing.sizes(results))
-        for symbol in expression.free_symbols:
-            place, axis = self.symbols[str(symbol)]
-            known[symbol] = inputs[place] if axis is None else inputs[place].shape[axis]
-        return int(expression.subs(known))
+        for name in map(str, expression.free_symbols):
+            place, axis = self.symbols[name]
+            known[name] = plain(inputs[place]) if axis is None else inputs[place].shape[axis]
+        return value.node.pytype(interpreted(expression, known))
 
     def ready(self, inputs: Sequence[Any]) -> Ready:
         """What runs these inputs: with their numbers, and their weights as they are now."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -37,6 +41,7 @@ def make_traceable(body: fx.GraphModule) -> None:
 
         y = tag_activation_checkpoint(part, x)               y = part(x)
         d = torch._C._autograd._get_data_attr(w)             d = w.detach()
+        s = operator.pow(-1, x)                              s = pow(-1, x)
     """
     for module in body.modules():
         if isinstance(module, fx.GraphModule):
@@ -53,6 +58,10 @@ def _rewritten(graph: fx.Graph, node: fx.Node) -> bool:
         _replace(graph, node, "call_module", node.args[0].target, node.args[1:])
     elif name == "_get_data_attr":
         _replace(graph, node, "call_method", "detach", node.args)
+    elif node.target is operator.pow and isinstance(
+        node.args[0], (int, float)
+    ):  # fx writes -1 ** x, which is -(1 ** x)
+        _replace(graph, node, "call_function", pow, node.args)
     else:
         return False
     return True
@@ -66,7 +75,9 @@ def _is_written(tensor: fx.Node, value: fx.Node) -> bool:
     return (old.dtype, old.shape) == (new.dtype, new.shape) and new.untyped_storage()._cdata not in memories
 
 
-def _replace(graph: fx.Graph, node: fx.Node, kind: str, target: str, arguments: tuple[fx.Node, ...]) -> None:
+def _replace(
+    graph: fx.Graph, node: fx.Node, kind: str, target: str | Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
     with graph.inserting_before(node):
         instead = graph.create_node(kind, target, tuple(arguments))
     instead.meta = dict(node.meta)

@@ -65,10 +65,10 @@ def with_equal_sizes(mod: tvm.IRModule) -> tvm.IRModule:
     main = main_of(mod)
     if main is None:
         return mod
-    same = _Sizes(size for param in main.params for sizes in _sizes(param.ty) for size in sizes)
+    same = _Sizes(size for param in main.params for sizes in sizes_in(param.ty) for size in sizes)
     for binding in (binding for block in main.body.blocks for binding in block.bindings):
         if isinstance(binding, relax.MatchCast):
-            for sizes, said in zip_longest(_sizes(binding.value.ty), _sizes(binding.ty), fillvalue=()):
+            for sizes, said in zip_longest(sizes_in(binding.value.ty), sizes_in(binding.ty), fillvalue=()):
                 for size, name in zip_longest(sizes, said):
                     same.say(size, name)
     table = same.table()
@@ -110,10 +110,10 @@ class _Sizes:
         return {self.names[name][1]: self.known(size) for name, size in self.same.items()}
 
 
-def _sizes(ty: tvm.ir.Type) -> list[tuple[Size, ...]]:
+def sizes_in(ty: tvm.ir.Type) -> list[tuple[Size, ...]]:
     """The sizes of each tensor and shape of a type; none where they are not known."""
     if isinstance(ty, tvm.ir.TupleType):
-        return [sizes for field in ty.fields for sizes in _sizes(field)]
+        return [sizes for field in ty.fields for sizes in sizes_in(field)]
     values = ty.values if isinstance(ty, relax.ShapeType) else getattr(getattr(ty, "shape", None), "values", None)
     return [tuple(int(size) if isinstance(size, tirx.IntImm) else size for size in values or ())]
 

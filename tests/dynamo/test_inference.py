@@ -97,6 +97,18 @@ def test_sizes_that_vary_are_compiled_once(imports: list[Any]) -> None:
     assert len(imports) == 2  # of four rows, then of any
 
 
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: (-1) ** x.floor() * x, lambda x: (-1.5) ** x.round(), lambda x: x * (-2) ** x.shape[0]],
+    ids=["tensor", "float", "size"],
+)
+def test_powers_of_negative_numbers_are_not_negative_powers(function: Any) -> None:
+    compiled = _compiled(function)
+    for rows in (4, 5, 3):
+        x = torch.randn(rows) * 3
+        torch.testing.assert_close(compiled(x), function(x))
+
+
 def test_weights_that_change_in_place_are_read_again(imports: list[Any]) -> None:
     module, x = _network(), torch.randn(4, 16)
     compiled = _compiled(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -265,6 +266,20 @@ def test_an_attribute_that_is_a_number_may_change(module: nn.Module, name: str) 
             setattr(reference, name, value)
             torch.testing.assert_close(compiled(x), reference(x), msg=f"{name}={value}")
     torch.testing.assert_close(module.state_dict(), reference.state_dict())
+
+
+def test_a_graph_break_passes_numbers_that_a_number_of_the_call_says() -> None:
+    def function(x: torch.Tensor, scale: float) -> tuple[torch.Tensor, int]:
+        count, is_large, y = math.ceil(2 / scale), scale > 0.5, x * scale
+        torch._dynamo.graph_break()
+        return y[:count] if is_large else y + 1, count
+
+    compiled = _compiled(function)
+    for scale in (0.5, 0.7, 0.3, 0.9):
+        x = torch.randn(5, 6)
+        got, expected = compiled(x, scale), function(x, scale)
+        torch.testing.assert_close(got[0], expected[0])
+        assert got[1] == expected[1]
 
 
 @pytest.mark.parametrize("policy", ["mp0", "mp1"])

@@ -12,6 +12,7 @@ from tvm.topi.image import resize
 from autocast.ir import is_tir_group, relax_functions
 from autocast.kernels.backend import Backend
 from autocast.kernels.contexts import changed_context
+from autocast.kernels.fallback.found_sizes import behind_finders, finders_of
 
 #: Operators that TVM may fuse to one kernel. It writes out a value wherever it is used, so that a long chain in which
 #: each value is used twice, such as a hash, would grow without bound.
@@ -63,7 +64,8 @@ def _resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def fuse(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
-    """Neighbouring operators as one PrimFunc.
+    """Neighbouring operators as one PrimFunc, in an order in which sizes that values decide are found before they are
+    read.
 
     TVM fails where one of them takes a size as a number that is no dimension of the others: it defines that twice. Then
     those that take numbers stay apart.
@@ -71,9 +73,10 @@ def fuse(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     fused = sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())
     with changed_context(config={"relax.FuseOps.max_depth": _FUSED_OPERATORS}):
         try:
-            return fused(mod, backend)
+            result = fused(mod, backend)
         except tvm.error.InternalError:
-            return fused(_with_numbers_apart(mod), backend)
+            result = fused(_with_numbers_apart(mod), backend)
+    return behind_finders(result, finders_of(mod))
 
 
 def _with_numbers_apart(mod: tvm.IRModule) -> tvm.IRModule:

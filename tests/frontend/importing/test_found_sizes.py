@@ -124,6 +124,23 @@ def test_rows_are_repeated_as_values_say() -> None:
         _same(run(x, repeats), module(x, repeats))
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: torch.arange(x.nonzero().shape[0]),
+        lambda x: torch.full((x.unique().shape[0],), 3).cumsum(0),
+        lambda x: torch.bincount(x, minlength=x.unique().shape[0]),
+    ],
+    ids=["arange", "full", "bincount"],
+)
+def test_several_sizes_are_found_before_they_are_read(made: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    module = Calls(lambda x, y: (6 - made(x[:, 0]).sum()) * (6 - made(y[:, 0]).sum()))
+    x, y = torch.tensor([[0, 2, 2, 3, 1]]).mT, torch.tensor([[5, 0, 0, 1, 1, 2]]).mT
+    run = vm.compile(from_torch(module, (x, y)))
+    for given in (x, 0 * x):
+        _same(run(given, y), module(given, y))
+
+
 @pytest.mark.parametrize("count", [-1, ROWS + 1])
 @pytest.mark.parametrize("dynamic", [None, {"n": (0, 0, 1, ROWS)}], ids=["static", "dynamic"])
 def test_a_size_that_the_module_forbids_is_an_error(count: int, dynamic: dict | None) -> None:
