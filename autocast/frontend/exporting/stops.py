@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest import mock
@@ -26,6 +27,8 @@ aten = torch.ops.aten
 
 _NO_GRADIENT = "autocast_no_gradient"
 _FUNCTION = "autocast_function"
+#: Of a write: that gradients pass it.
+_PASSED = "autocast_passed"
 
 #: Whether a context stops gradients.
 _CONTEXTS: dict[type, Callable[[Any], bool]] = {
@@ -122,10 +125,9 @@ def _written_into(detached: fx.Node, order: Mapping[fx.Node, int]) -> bool:
             if schema is None or user.args[:1] != (view,) or not schema.arguments[0].alias_info:
                 continue
             views.append(user)
-            if schema.is_mutable:
+            if schema.is_mutable and not _marks(user).get(_PASSED):
                 written = min(written, order[user])
-    readers = (user for user in detached.args[0].users if user.target is not aten.detach.default)
-    return any(order[user] > written and user not in views for user in readers)
+    return any(order[user] > written and user not in views for user in detached.args[0].users)
 
 
 def pass_over_writes(program: ExportedProgram) -> None:
@@ -135,15 +137,13 @@ def pass_over_writes(program: ExportedProgram) -> None:
     Before::                                After::
 
         w = v.clamp_(0)                         s = v.clone(); w = v.clamp_(0); n = v.detach()
-        y = v * 2                               p = where(isfinite(s), n + (s - s.detach()), n)  # n, with s's gradient
-                                                y = p * 2
+        y = v * 2                               v.copy_(where(isfinite(s), n + (s - s.detach()), n))
+                                                y = v * 2  # which v is, with s's gradient
     """
     graph, call = program.graph, program.graph.call_function
     for write in [node for node in graph.nodes if _writes_floats(node) and _is_unseen(node)]:
         tensor = _whole(write.args[0])
-        later = _after(write)
-        readers = [user for one in (tensor, write) for user in one.users if user in later]
-        if tensor.op != "call_function" or _marks(tensor).get(_NO_GRADIENT) or not readers:
+        if tensor.op != "call_function" or _marks(tensor).get(_NO_GRADIENT) or not _is_read_after(write, tensor):
             continue
         with graph.inserting_before(write):
             before = call(aten.clone.default, (tensor,))
@@ -151,12 +151,18 @@ def pass_over_writes(program: ExportedProgram) -> None:
             now = call(aten.detach.default, (tensor,))
             none = call(aten.sub.Tensor, (before, call(aten.detach.default, (before,))))
             finite = call(aten.isfinite.default, (before,))
-            result = call(aten.where.self, (finite, call(aten.add.Tensor, (now, none)), now))
-        for reader in readers:
-            reader.replace_input_with(tensor, result)
-            if write.args[0] is tensor:
-                reader.replace_input_with(write, result)
+            call(aten.copy_.default, (tensor, call(aten.where.self, (finite, call(aten.add.Tensor, (now, none)), now))))
+        write.meta["custom"] = {**_marks(write), _PASSED: True}
     program.graph_module.recompile()
+
+
+def _is_read_after(write: fx.Node, tensor: fx.Node) -> bool:
+    """Whether a tensor that is written is read afterwards, itself or a view of it."""
+    later, views = _after(write), [tensor]
+    for view in views:
+        parts = (part for user in view.users for part in (user, *user.users))
+        views += [part for part in parts if part not in views and _source(part) is view]
+    return any(user in later for view in views for user in view.users)
 
 
 def _is_unseen(write: fx.Node) -> bool:
@@ -178,12 +184,18 @@ def _whole(view: Any) -> fx.Node:
     return whole
 
 
-def _views(view: Any) -> Iterator[fx.Node]:
+def _views(view: fx.Node) -> Iterator[fx.Node]:
     """A view, what it is a view of, and so on."""
     yield view
-    schema = getattr(view.target, "_schema", None)
-    if schema is not None and schema.arguments and schema.arguments[0].alias_info:
-        yield from _views(view.args[0])
+    if (source := _source(view)) is not None:
+        yield from _views(source)
+
+
+def _source(view: fx.Node) -> fx.Node | None:
+    """What a result is a view of, or one of several views; None where it is none."""
+    call: Any = view.args[0] if view.target is operator.getitem else view
+    schema = getattr(call.target, "_schema", None)
+    return call.args[0] if schema is not None and schema.arguments and schema.arguments[0].alias_info else None
 
 
 def _after(node: fx.Node) -> set[fx.Node]:

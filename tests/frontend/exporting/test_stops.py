@@ -96,6 +96,27 @@ def _read_after_a_write(of: Any, x: torch.Tensor) -> torch.Tensor:
     return h * before[1:2].t() + of.b(x)
 
 
+def _written_by_all_names(of: Any, x: torch.Tensor) -> torch.Tensor:
+    """What is written afterwards, by one name, is read by all of them."""
+    h = of.a(x)
+    row, still = h[0], h.detach()
+    still.mul_(2)
+    with torch.no_grad():
+        h.clamp_(0)
+    h.add_(1)
+    still[1].sub_(3)
+    return of.b(x) * still + h * row
+
+
+def _of_several(of: Any, x: torch.Tensor) -> torch.Tensor:
+    h = of.a(x)
+    largest = h.topk(2).values
+    with torch.no_grad():
+        h.unbind()[0].mul_(2)
+        largest.mul_(3)
+    return of.b(x) * h + torch.cat([largest, largest], 1)
+
+
 def _clamped(of: Any, x: torch.Tensor) -> torch.Tensor:
     """What is written while no gradient is wanted is read by its old name, and by the new one, with one."""
     h = of.a(x) * 2
@@ -128,7 +149,7 @@ def _inside(of: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 _STOPPED = [_quantized, _target, _nested, _distilled, _written, _moved, _scaled, _read_after_a_write, _clamped, _binary]
-_STOPPED += [_in_part, _inside]
+_STOPPED += [_written_by_all_names, _of_several, _in_part, _inside]
 
 
 @pytest.mark.parametrize("function", _STOPPED)
