@@ -58,9 +58,8 @@ def _rewritten(graph: fx.Graph, node: fx.Node) -> bool:
         _replace(graph, node, "call_module", node.args[0].target, node.args[1:])
     elif name == "_get_data_attr":
         _replace(graph, node, "call_method", "detach", node.args)
-    elif node.target is operator.pow and isinstance(
-        node.args[0], (int, float)
-    ):  # fx writes -1 ** x, which is -(1 ** x)
+    elif node.target is operator.pow and isinstance(node.args[0], int | float):
+        # fx writes -1 ** x, which is -(1 ** x)
         _replace(graph, node, "call_function", pow, node.args)
     else:
         return False

@@ -25,6 +25,7 @@ WAYS = tuple(f"{how}{which}" for how in ("imported", "compiled", "differentiated
 _REFUSED = (
     "whose elements share memory",
     "windows of unfold",
+    "by way of as_strided",
     "decides by sizes",
     "Constraints violated",
     "works for size",

@@ -73,7 +73,7 @@ def generate(seed: int, length: int = 7, *, gradients: bool = False) -> Program:
         statement = _filled(source, source.choice(kind), values[-4:] if source.random() < 0.7 else values)
         name = f"t{len(made)}"
         line = statement if kind is WRITES else f"{name} = {statement}"
-        if kind is not WRITES and source.random() < 0.04:
+        if source.random() < (0.15 if kind is WRITES else 0.04):
             line = f"with torch.no_grad(): {line}"
         if _is_right([*lines, line], gradients):
             lines.append(line)

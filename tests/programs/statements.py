@@ -38,7 +38,8 @@ OF_TWO = (
     "torch.addcmul({a}, {b}, {b}, value=0.1)", "F.cosine_similarity({a}, {b}, dim=-1)",
     "torch.minimum({a}, {b}.mean())",
     "{a} * ({b} > 0)", "torch.hypot({a}, {b} + 3)", "torch.cdist({a}, {b} + 5)", "torch.logaddexp({a}, {b})",
-    "torch.broadcast_tensors({a}, {b})[0]", "F.scaled_dot_product_attention({a}, {b}, {b})", "torch.kron({a}, {b})",
+    "torch.broadcast_tensors({a}, {b})[0]", "F.scaled_dot_product_attention({a}, {b}, {b})",
+    "torch.kron({a}.clone(), {b}.clone())",
     "torch.tensordot({a}, {b}, 1)", "{a}.masked_fill({b} > 0, 0.5)", "{a} % ({b}.abs() + 1)",
     "{a}.gather({d}, ({b}.abs() * 0).long())",
 )  # fmt: skip
@@ -73,6 +74,7 @@ WRITES = (
     "{a}.index_copy_({d}, torch.tensor([1]), {b}.narrow({d}, 0, 1))", "{a}.chunk(2, {d})[0].neg_()", "{a} += {b}",
     "{a}.unbind({d})[0].add_({b}.unbind({d})[1])", "{a}[{i}][0] = 2.0", "{a}.addcmul_({b}, {b}, value=0.1)",
     "{a}.flatten()[0] = 3.0", "{a}.reshape(-1)[1:].add_(0.3)", "{a}[None][..., 0] = 0.4",
+    "{a}.detach().mul_(0.5)", "{a}.detach()[0] = 0.1",
 )  # fmt: skip
 
 #: Kinds of statements, and how many there are of each.

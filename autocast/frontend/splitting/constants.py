@@ -151,7 +151,8 @@ def _evaluate_uniform(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor
     if target in _ALONG and not _has_symbolic_scalar(node):
         position, default = _ALONG[target]
         along = node.args[position] if len(node.args) > position else default
-        axes = {a % meta.dim() for a in (along if isinstance(along, list | tuple) else [along])}
+        rank = (first.meta["val"] if isinstance(first, fx.Node) else meta).dim()  # `select` has one axis less
+        axes = {a % max(rank, 1) for a in (along if isinstance(along, list | tuple) else [along])}
         if target is aten.cat.default:
             if axes & symbolic:
                 return None

@@ -110,6 +110,8 @@ _TABLE: dict[OpOverload, Callable[..., Any]] = {
 _REMEDIES = {
     ("FunctionalTensor", "_tensor_constant"): "A function that torch.cond, a loop or flex_attention calls may make a "
     "tensor by torch.tensor(...): make it by torch.zeros or torch.full, or before.",
+    ("as_strided",): "A view of a view is written by way of as_strided(), as fill_diagonal_ does: write into its "
+    "diagonal(), or into a clone.",
     ("num_mutated_inp",): "An input's axes may be changed in place (transpose_, t_, squeeze_, unsqueeze_): call what "
     "returns another tensor.",
     ("",): "A size or an index may depend on the values of a tensor: keep such numbers tensors, or pass them as plain "

@@ -69,3 +69,8 @@ def test_a_buffer_that_would_get_another_shape_is_refused(function: Callable[...
 def test_axes_of_an_input_that_change_in_place_are_refused_with_what_to_call() -> None:
     with pytest.raises(ImportModelError, match=r"transpose_, t_, .* call what returns another tensor"):
         autocast.from_torch(_Buffered(lambda _, x: x.t_()), (torch.randn(2, 3),))
+
+
+def test_a_diagonal_of_a_view_that_is_filled_is_refused_with_what_to_call() -> None:
+    with pytest.raises(ImportModelError, match=r"fill_diagonal_ does: write into its diagonal\(\)"):
+        autocast.from_torch(_Buffered(lambda _, x: x.sin().reshape(3, 2).fill_diagonal_(0.5)), (torch.randn(2, 3),))

@@ -119,6 +119,20 @@ def test_an_example_may_be_a_view_of_a_larger_tensor(varying: tuple[int, ...]) -
     assert_close(run(x, y), (torch.cat([x.flatten(), y.flatten()]),))
 
 
+class _Columns(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of constants whose sizes vary: a number of a vector, and a column."""
+        counts = torch.arange(3.0)[:, None].expand(3, x.shape[0])
+        return x * x.new_ones(x.shape[0])[..., -1] + counts.select(-1, 1).sum()
+
+
+def test_places_of_constants_whose_sizes_vary_are_known() -> None:
+    run = runner(from_torch(_Columns(), (torch.randn(4),), dynamic={"n": ("x", 0)}))
+    for size in (4, 7):
+        x = torch.randn(size)
+        assert_close(run(x), [x + 3])
+
+
 class Positions(nn.Module):
     """Adds one of twelve positions to each row of tokens."""
 
