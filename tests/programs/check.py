@@ -21,14 +21,13 @@ from tests.programs.generate import DYNAMIC, SIZES, Program, inputs
 #: size, or for all.
 WAYS = tuple(f"{how}{which}" for how in ("imported", "compiled", "differentiated") for which in ("", ", varying"))
 
-#: What `from_torch` refuses with a reason that docs/models_in.md gives.
+#: Words of what `from_torch` refuses, and says why.
 _REFUSED = (
     "whose elements share memory",
     "windows of unfold",
     "by way of as_strided",
     "decides by sizes",
     "Constraints violated",
-    "works for size",
     "decides by the values of a tensor",
     "torch exports it for",
     "Import the model with wider bounds",

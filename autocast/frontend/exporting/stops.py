@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -27,8 +27,6 @@ aten = torch.ops.aten
 
 _NO_GRADIENT = "autocast_no_gradient"
 _FUNCTION = "autocast_function"
-#: Of a write: that gradients pass it.
-_PASSED = "autocast_passed"
 
 #: Whether a context stops gradients.
 _CONTEXTS: dict[type, Callable[[Any], bool]] = {
@@ -92,17 +90,10 @@ def _annotated(mark: dict[str, Any]) -> contextlib.ExitStack:
 
 
 def mark_detached(program: ExportedProgram) -> None:
-    """Mark the nodes that detach a tensor, and those of blocks of `no_grad` that torch.export found by itself.
-
-    What does not stop gradients, as it is written into, is a mere `alias` from then on.
-    """
-    order = {node: place for place, node in enumerate(program.graph.nodes)}
-    for node in order:
+    """Mark the nodes that detach a tensor, and those of blocks of `no_grad` that torch.export found by itself."""
+    for node in program.graph.nodes:
         if node.target is aten.detach.default:
-            if _written_into(node, order):
-                node.target = aten.alias.default
-            else:
-                _mark(node, True)
+            _mark(node, True)
         elif getattr(node.target, "__name__", "") == "wrap_with_set_grad_enabled":
             _mark(node, not node.args[0])
 
@@ -113,21 +104,6 @@ def mark_replayed(program: ExportedProgram) -> None:
         origin = str(node.meta.get("original_aten"))  # a copy of the operator
         if node.meta.get("is_functional_regenerated") and origin == "aten.detach.default":
             _mark(node, True)
-
-
-def _written_into(detached: fx.Node, order: Mapping[fx.Node, int]) -> bool:
-    """Whether somebody writes into a detached tensor, and reads the one that it was detached from afterwards: what was
-    written is in that one, too, whose gradient passes."""
-    views, written = [detached], len(order)
-    for view in views:
-        for user in view.users:
-            schema = getattr(user.target, "_schema", None)
-            if schema is None or user.args[:1] != (view,) or not schema.arguments[0].alias_info:
-                continue
-            views.append(user)
-            if schema.is_mutable and not _marks(user).get(_PASSED):
-                written = min(written, order[user])
-    return any(order[user] > written and user not in views for user in detached.args[0].users)
 
 
 def pass_over_writes(program: ExportedProgram) -> None:
@@ -141,9 +117,16 @@ def pass_over_writes(program: ExportedProgram) -> None:
                                                 y = v * 2  # which v is, with s's gradient
     """
     graph, call = program.graph, program.graph.call_function
-    for write in [node for node in graph.nodes if _writes_floats(node) and _is_unseen(node)]:
-        tensor = _whole(write.args[0])
-        if tensor.op != "call_function" or _marks(tensor).get(_NO_GRADIENT) or not _is_read_after(write, tensor):
+    specs = program.graph_signature.input_specs
+    inputs = {spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT}
+    for write in [node for node in graph.nodes if _writes_floats(node)]:
+        *views, tensor = _views(write.args[0])
+        is_marked = bool(_marks(write).get(_NO_GRADIENT))
+        if not is_marked and not any(view.target is aten.detach.default for view in views):
+            continue
+        # Inputs that are written in `no_grad` are caches as a rule: of these nobody wants gradients.
+        has_gradient = tensor.op == "call_function" or (tensor.name in inputs and not is_marked)
+        if not has_gradient or _marks(tensor).get(_NO_GRADIENT) or not _is_read_after(write, tensor):
             continue
         with graph.inserting_before(write):
             before = call(aten.clone.default, (tensor,))
@@ -152,7 +135,6 @@ def pass_over_writes(program: ExportedProgram) -> None:
             none = call(aten.sub.Tensor, (before, call(aten.detach.default, (before,))))
             finite = call(aten.isfinite.default, (before,))
             call(aten.copy_.default, (tensor, call(aten.where.self, (finite, call(aten.add.Tensor, (now, none)), now))))
-        write.meta["custom"] = {**_marks(write), _PASSED: True}
     program.graph_module.recompile()
 
 
@@ -165,23 +147,10 @@ def _is_read_after(write: fx.Node, tensor: fx.Node) -> bool:
     return any(user in later for view in views for user in view.users)
 
 
-def _is_unseen(write: fx.Node) -> bool:
-    """Whether torch's autograd sees nothing of a write."""
-    return bool(_marks(write).get(_NO_GRADIENT)) or any(
-        one.target is aten.detach.default for one in _views(write.args[0])
-    )
-
-
 def _writes_floats(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     value = node.meta.get("val")
     return schema is not None and schema.is_mutable and isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _whole(view: Any) -> fx.Node:
-    """The tensor that a view is one of."""
-    *_, whole = _views(view)
-    return whole
 
 
 def _views(view: fx.Node) -> Iterator[fx.Node]:

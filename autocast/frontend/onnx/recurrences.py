@@ -85,15 +85,12 @@ def recurrence(
 
 def recurrence_of_lengths(
     builder: relax.BlockBuilder,
-    name: str,
+    recurrence: Callable[..., list[relax.Expr]],
     x: relax.Expr,
-    weights: tuple[relax.Expr, relax.Expr, relax.Expr | None, relax.Expr | None],
-    first: list[relax.Expr],
-    activation: Callable[[relax.Expr], relax.Expr],
     reverse: bool,
     lengths: relax.Expr,
 ) -> list[relax.Expr]:
-    """As `recurrence`, of sequences that end before the last step: their rows from there on are 0.
+    """As a `recurrence` of x, of sequences that end before the last step: their rows from there on are 0.
 
     What is computed there is read by nobody, and the last state of a sequence without steps is any. Those that are to
     be read from their ends are turned before, and their rows after it.
@@ -115,7 +112,7 @@ def recurrence_of_lengths(
     turned = emit(op.where(is_on, op.subtract(last, step), step))
     x = rows_at(x, turned) if reverse else x
     is_on = emit(op.expand_dims(is_on, 2))
-    rows, hidden, *cell = recurrence(builder, name, x, weights, first, activation, reverse=False, is_on=is_on)
+    rows, hidden, *cell = recurrence(x=x, reverse=False, is_on=is_on)
     end = emit(op.squeeze(rows_at(rows, emit(op.maximum(last, zero))), [0]))
     hidden = emit(op.astype(end, dtype_of(hidden)))
     rows = rows_at(rows, turned) if reverse else rows

@@ -83,8 +83,12 @@ def recurrent(
         backwards = direction == 1 or attributes.get("direction") in (b"reverse", "reverse")
         if whole:
             weights = (mine(w), mine(r), *_halves(builder, mine(bias), matrices * hidden))
-            direct = (builder, name, x, weights, start, activations[direction][0], backwards)
-            outputs, *ends = recurrence(*direct) if lengths is None else recurrence_of_lengths(*direct, lengths)
+            activation = activations[direction][0]
+            known = partial(recurrence, builder, name, weights=weights, first=start, activation=activation)
+            if lengths is None:
+                outputs, *ends = known(x=x, reverse=backwards)
+            else:
+                outputs, *ends = recurrence_of_lengths(builder, known, x, backwards, lengths)
             rows.append(outputs)
             last.append(ends)
             continue

@@ -168,6 +168,19 @@ def test_no_gradient_passes_where_torch_stops_it(function: Callable[..., torch.T
             assert parameter.grad is None or not parameter.grad.any()
 
 
+def test_an_input_that_is_written_by_way_of_detach_has_the_gradient_of_what_it_is_then() -> None:
+    def squares(of: Any, x: torch.Tensor) -> torch.Tensor:
+        x.detach().mul_(3)
+        return (x * x).sum()
+
+    x = torch.randn(3, 4)
+    model = from_torch(_Of(squares), (x.clone(),))
+    function = differentiate(model.main.without_attr("written"), [model.main.params[0]], mod=model.mod)
+    mod = model.mod.clone()
+    mod["main"] = function
+    assert_close([vm.compile(model.replace(mod=mod, output_names=()))(x)[-1]], [2 * 3 * x])
+
+
 def test_who_infers_computes_nothing_for_it() -> None:
     model = from_torch(_Of(_target), (torch.randn(3, 4),))
     assert operators(model)["grad.no_grad"] == 1
