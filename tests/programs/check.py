@@ -95,7 +95,8 @@ def _differentiated(program: Program, sizes: Sequence[tuple[int, int]]) -> Outco
         return Outcome("right")
     model = _model(lambda x, y, z: _weighted(compress(program.function()(x, y, z), chosen)), sizes, training=True)
     mod = model.mod.clone()
-    mod["main"] = differentiate(model.main.without_attr("updates"), list(model.main.params[:3]), mod=model.mod)
+    main = model.main.without_attr("updates").without_attr("written")
+    mod["main"] = differentiate(main, list(main.params[:3]), mod=model.mod)
     executable = vm.compile(model.replace(mod=mod, output_names=()))
     for pair in sizes:
         *_, dx, dy, dz = executable(*inputs(pair))
