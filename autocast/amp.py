@@ -180,7 +180,7 @@ def _apply(subject: Subject, policy: Policy, is_module: bool) -> Subject:
     mod, params = (subject, {}) if is_module else (subject.mod, subject.params)
     result, report = auto_cast(mod, policy, KernelCosts(target), params)
     line = slow_dtype(policy.dtype, target)
-    if line is not None and line not in _warned:
+    if report.casts and line is not None and line not in _warned:
         _warned.add(line)
         warn(f"autocast: {line}", SlowDtypeWarning)
     if is_module:

@@ -95,6 +95,13 @@ def test_a_dtype_that_nothing_multiplies_here_is_warned_of_once(model, monkeypat
     assert caught[0].filename == __file__
 
 
+def test_a_dtype_that_nothing_is_cast_to_is_not_warned_of(model, monkeypatch):
+    monkeypatch.setenv("AUTOCAST_TARGET", "x86-64-v3")
+    monkeypatch.setattr(amp, "_warned", set())
+    amp.autocast(model, preset="mp0")
+    assert amp._warned == set()
+
+
 def test_a_dtype_with_a_unit_of_its_own_is_not_warned_of(model, monkeypatch):
     monkeypatch.setenv("AUTOCAST_TARGET", "znver4")
     monkeypatch.setattr(amp, "_warned", set())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -47,6 +49,19 @@ def test_gradients_are_those_of_torchs_layers(kind: Any, options: dict[str, Any]
     x = torch.cat([X, X], 1)
     got = _gradients(ours, torch.compile(ours, backend="aot_eager") if compiled else ours, x)
     torch.testing.assert_close(got, _gradients(module, module, x))
+
+
+def test_an_import_before_gradients_are_known_does_not_hide_them() -> None:
+    script = """if True:
+        import torch, autocast
+        module = torch.nn.LSTM(4, 6)
+        model = autocast.from_torch(module, (torch.randn(5, 2, 4),))
+        compiled = torch.compile(autocast.to_torch(model), backend="aot_eager")
+        x = torch.randn(5, 2, 4, requires_grad=True)
+        got, expected = (torch.autograd.grad(run(x)[0].sum(), x)[0] for run in (compiled, module))
+        torch.testing.assert_close(got, expected)
+    """
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.filterwarnings("ignore::autocast.errors.SlowDtypeWarning")

@@ -25,9 +25,6 @@ from autocast.frontend.nodes import module_path, operator_of
 from autocast.frontend.parameters import WRITTEN
 from autocast.runtime.tensors import kind_of_layout
 
-_EVAL = "call model.eval() first"
-_SPLIT = f"{_EVAL}, or make it of modules of one layer with nn.Dropout between them"
-
 #: What to try with tensors that cannot be imported.
 _DENSE = {
     "complex": "Pass torch.view_as_real(tensor), and compute with pairs of numbers",
@@ -95,11 +92,6 @@ def _argument(node: fx.Node, name: str) -> Any:
     return None
 
 
-def _drops_between_layers(node: fx.Node) -> bool:
-    """torch decomposes recurrent modules without their dropout, which is applied between layers, in training mode."""
-    return bool(_argument(node, "dropout")) and bool(_argument(node, "train")) and _argument(node, "num_layers") > 1
-
-
 #: (operator, when, what is wrong, what to try). The importer would compute something else without a word.
 _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
     *(
@@ -114,10 +106,6 @@ _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
         lambda node: node.meta["val"].numel() > node.args[0].meta["val"].numel(),
         "a tensor that is made larger in place, by elements that nothing has written",
         "make one of its size: x.new_empty(size)",
-    ),
-    *(
-        (f"aten.{name}", _drops_between_layers, "dropout inside a recurrent module", _SPLIT)
-        for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")
     ),
 )
 

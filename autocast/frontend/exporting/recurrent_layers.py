@@ -2,8 +2,8 @@
 
 torch.export writes an LSTM, a GRU or a plain recurrent net out: every step becomes operators of its own, of a number
 that is fixed then. While a module is exported inside of `whole_recurrences`, its layers are written in torch as
-products, dropout, and one operator for each direction of a layer, those of packed sequences too. What has projections
-is left to torch.
+products, dropout, and one operator for each direction of a layer, those of packed sequences and of LSTMs with
+projections too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
 from autocast.frontend.converters.recurrent import GRU, LSTM, RNN
@@ -29,9 +30,12 @@ def _direction(
     batch: Batch | None = None,
 ) -> Sequence[torch.Tensor]:
     """One direction of a layer: all hidden states, and the last states; of a `batch` the cells as sequences end."""
-    (w_x, w_h), (b_x, b_h) = weights[:2], weights[2:] or (None, None)
+    (w_x, w_h), (b_x, b_h) = weights[:2], weights[2:4] if len(weights) > 3 else (None, None)
+    projection = weights[-1] if len(weights) % 2 else None
     if name != "gru":
         gates = F.linear(x, w_x, None if b_x is None or b_h is None else b_x + b_h)
+        if projection is not None:
+            return _projected(gates, w_h, projection, first, reverse, batch)
         gates = batch.held(gates) if batch is not None and name == "lstm" else gates
         if name == "lstm":
             return LSTM(gates, w_h, *first, reverse)
@@ -41,6 +45,25 @@ def _direction(
     units = w_h.shape[1]
     outside = b_x + F.pad(b_h[: 2 * units], (0, units))
     return GRU(F.linear(x, w_x, outside), w_h, b_h[2 * units :], *first, reverse)
+
+
+def _projected(
+    gates: torch.Tensor,
+    w_h: torch.Tensor,
+    projection: torch.Tensor,
+    first: Sequence[torch.Tensor],
+    reverse: bool,
+    batch: Batch | None,
+) -> Sequence[torch.Tensor]:
+    """An LSTM that hands projected states on: one of states that are projected by its weight, and once more after it.
+
+    The first state, of which nothing is the projection, is taken into the gates of the first step.
+    """
+    begin = F.linear(first[0], w_h)[None]
+    gates = torch.cat([gates[:-1], gates[-1:] + begin] if reverse else [gates[:1] + begin, gates[1:]])
+    gates = gates if batch is None else batch.held(gates)
+    hiddens, last, *cells = LSTM(gates, w_h @ projection, torch.zeros_like(first[1]), first[1], reverse)
+    return F.linear(hiddens, projection), F.linear(last, projection), *cells
 
 
 def _packed_direction(
@@ -61,7 +84,7 @@ def _layers(
     x: torch.Tensor,
     first: Sequence[torch.Tensor],
     parameters: Sequence[torch.Tensor],
-    has_biases: bool,
+    _: bool,
     num_layers: int,
     dropout: float,
     train: bool,
@@ -70,7 +93,8 @@ def _layers(
     direction: Callable[..., Sequence[torch.Tensor]] = _direction,
 ) -> tuple[torch.Tensor, ...]:
     """What `torch.lstm` and the like compute: the hidden states of the last layer, and the last states of all."""
-    directions, each = 1 + bidirectional, 4 if has_biases else 2
+    directions = 1 + bidirectional
+    each = len(parameters) // (num_layers * directions)
     x = x.transpose(0, 1) if batch_first else x
     last: list[Sequence[torch.Tensor]] = []
     for layer in range(num_layers):
@@ -86,7 +110,17 @@ def _layers(
     return x.transpose(0, 1) if batch_first else x, *map(torch.stack, zip(*last, strict=True))
 
 
+def _whole(name: str, x: torch.Tensor, first: Any, *options: Any) -> tuple[torch.Tensor, ...]:
+    """A layer of a batch of one length."""
+    return _layers(name, x, first if name == "lstm" else [first], *options)
+
+
 _NAMES: Mapping[Any, str] = {getattr(torch, name): name for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
+
+#: How layers are split in programs that torch exported before.
+WHOLE: Mapping[OpOverload, Callable[..., Any]] = {
+    getattr(torch.ops.aten, name).input: partial(_whole, name) for name in _NAMES.values()
+}
 
 
 #: What calls concern recurrent layers before anything is packed.
@@ -113,7 +147,7 @@ class whole_recurrences(TorchFunctionMode):
         if batch is None:
             if name is None or not _is_plain(name, *args):
                 return None
-            return _layers(name, args[0], args[1] if name == "lstm" else [args[1]], *args[2:])
+            return _whole(name, *args)
         if func is torch._pad_packed_sequence:
             return self.sequences.pad(*args)
         if func is torch.Tensor.__getitem__ and isinstance(args[1], int) and args[1] == 0:  # no sequence is empty
@@ -132,12 +166,8 @@ class whole_recurrences(TorchFunctionMode):
 
 
 def _is_plain(name: str, x: Any, first: Any, parameters: Any, has_biases: Any = None, *others: Any) -> bool:
-    """Whether a call is of a batch of one length (the second argument of packed ones is a tensor, then come states),
-    and its states are what cells compute, without projections."""
+    """Whether a call is of a batch of one length (the second argument of packed ones is a tensor, then come states)."""
     if not isinstance(parameters, Sequence) or not isinstance(has_biases, bool) or x.dim() != 3:
         return False
     states = first if name == "lstm" else [first]
-    return (
-        all(state.shape[-1] == parameters[1].shape[1] for state in states)
-        and len({state.shape[-1] for state in states}) == 1
-    )
+    return len(states) == (2 if name == "lstm" else 1) and states[0].shape[-1] == parameters[1].shape[1]

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._ops import OpOverload
 
+from autocast.frontend.exporting.recurrent_layers import WHOLE
 from autocast.frontend.splitting.embedding_bag_gradients import EMBEDDING_BAG_GRADIENTS
 from autocast.frontend.splitting.foreach import FOREACH
 from autocast.frontend.splitting.grid_sampling import GRID_SAMPLING
@@ -129,6 +130,7 @@ SPLITS: dict[OpOverload, Callable[..., Any]] = {
     **EMBEDDING_BAG_GRADIENTS,
     **FOREACH,
     **GRID_SAMPLING,
+    **WHOLE,
 }
 
 

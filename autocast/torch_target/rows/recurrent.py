@@ -175,6 +175,7 @@ def _refuse(ctx: Any, *adjoints: Any) -> Any:
 
 for _operator, _adjoints in ((LSTM, _lstm_adjoints), (GRU, _gru_adjoints), (RNN, _rnn_adjoints)):
     torch.library.register_autograd(_operator._schema.name, _adjoints, setup_context=_keep)
+    _operator._dispatch_cache.clear()  # torch keeps that an import that was made before found no gradient
 for _operator in (LSTM_BACKWARD, GRU_BACKWARD, RNN_BACKWARD):
     torch.library.register_autograd(_operator._schema.name, _refuse)
 

@@ -84,12 +84,16 @@ class _Axis:
     """An axis of a call's data: its pixels as a row of numbers, and the outputs along it as a column."""
 
     def __init__(self, b: Backward, axis: int) -> None:
-        self.emit, data = b.emit, b.call.args[0]
-        self.extent, self.outputs = (_Numbers(b.emit, extent_of(of, [axis], "float64")) for of in (data, b.call))
-        self.pixels, self.places = (self._counted(known_shape(of)[axis], at) for at, of in enumerate((data, b.call)))
+        self.emit, both = b.emit, (b.call.args[0], b.adjoint)
+        self.extent, self.outputs = (_Numbers(b.emit, extent_of(of, [axis], "float64")) for of in both)
+        self.pixels, self.places = (self._counted(known_shape(of)[axis], at) for at, of in enumerate(both))
 
     def _counted(self, count: Any, expanded: int) -> _Numbers:
-        numbers = self.emit(op.astype(self.emit(op.arange(0, count, 1, "int64")), "float64"))
+        if isinstance(count, relax.Call):  # T.if_then_else, of which an argument would be a variable of its own
+            numbers = op.cumsum(self.emit(op.ones([count], "int64")), 0) - relax.const(1, "int64")
+        else:
+            numbers = op.arange(0, count, 1, "int64")
+        numbers = self.emit(op.astype(self.emit(numbers), "float64"))
         return _Numbers(self.emit, op.expand_dims(numbers, expanded))
 
 

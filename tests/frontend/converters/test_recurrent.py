@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from torch import nn
 
 import autocast
 from autocast import Model, amp
-from autocast.errors import ImportModelError, InputError, TrainingModeWarning
+from autocast.errors import InputError, TrainingModeWarning
 from autocast.ir import op_name
 from autocast.training import MSE, SGD, Trainer
 from tests.frontend.helpers import relative_error
@@ -78,26 +80,31 @@ def test_first_states_and_sequences_without_a_batch_are_taken() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-def test_projections_stay_written_out() -> None:
+@pytest.mark.parametrize("bias", [True, False])
+def test_projections_are_those_of_an_operator_for_each_direction(bias: bool) -> None:
     torch.manual_seed(0)
-    module, x = nn.LSTM(3, 5, proj_size=2).eval(), torch.randn(2, 1, 3)
-    model = autocast.from_torch(module, (x,))
-    assert _count(model, "nn.lstm") == 0
+    module = nn.LSTM(3, 5, 2, bidirectional=True, proj_size=2, bias=bias).eval()
+    states = torch.randn(4, 2, 2), torch.randn(4, 2, 5)
+    sizes = {"steps": ("input", 0), "n": [("input", 1), (1, 1), (2, 1)]}
+    model = autocast.from_torch(module, (torch.randn(6, 2, 3), states), dynamic=sizes)
+    assert _count(model, "nn.lstm") == 4
+    for steps, count in ((6, 2), (1, 1), (9, 4)):
+        args = torch.randn(steps, count, 3), (torch.randn(4, count, 2), torch.randn(4, count, 5))
+        _agree(model(args[0], *args[1]), module, *args)
+
+
+def _exported(module: nn.Module, x: torch.Tensor) -> Model:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch's export, of the layer's flat weights
+        return autocast.from_torch(torch.export.export(module, (x,)))
+
+
+def test_layers_of_a_program_that_torch_exported_are_operators() -> None:
+    module, x = _Layers().eval(), torch.randn(4, 6, 3)
+    model = _exported(module, x)
+    assert [_count(model, name) for name in ("nn.lstm", "nn.gru", "nn.rnn")] == [4, 2 + 1, 2 + 1]
     _agree(model(x), module, x)
-
-
-def test_packed_sequences_with_projections_are_refused_with_what_to_try() -> None:
-    class Packed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.LSTM(3, 5, proj_size=2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 2]))
-            return self.layer(packed)[1][0]
-
-    with pytest.raises(ImportModelError, match=r"cannot"):
-        autocast.from_torch(Packed(), (torch.randn(4, 2, 3),))
+    assert _count(_exported(nn.LSTM(3, 5, 3, dropout=0.5).train(), x), "nn.seeded_dropout") == 2
 
 
 def test_dropout_between_layers_is_drawn_in_training() -> None:
@@ -157,9 +164,10 @@ class Packs(nn.Module):
         return results
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_packed_sequences_end_where_they_end() -> None:
     torch.manual_seed(0)
-    kinds = (nn.LSTM, nn.GRU, nn.RNN)
+    kinds = (nn.LSTM, nn.GRU, nn.RNN, partial(nn.LSTM, proj_size=2))
     module = Packs(*(kind(3, 5, 2, batch_first=True, bidirectional=True) for kind in kinds)).eval()
     model = autocast.from_torch(module, (torch.randn(3, 6, 3), torch.tensor([2, 6, 4])), fallback="error")
     executable = autocast.vm.compile(model)

@@ -189,6 +189,9 @@ def test_images_of_any_size_have_the_gradients_of_torch() -> None:
             "every third window": torch.nn.Conv2d(4, 4, 3, stride=3, padding=1, groups=2),
             "windows": torch.nn.AdaptiveAvgPool2d((3, 2)),
             "cut windows": torch.nn.AvgPool2d(2, 2, ceil_mode=True),
+            "cut windows of half": torch.nn.Sequential(
+                torch.nn.Conv2d(4, 4, 2, stride=2), torch.nn.AvgPool2d(2, 2, ceil_mode=True)
+            ),
             "repeated": torch.nn.Upsample(scale_factor=(3, 2)),
             "nearest": torch.nn.Upsample(size=(5, 11)),
             "linear": torch.nn.Upsample(scale_factor=2, mode="bilinear"),
