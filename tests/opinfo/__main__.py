@@ -27,6 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__)
     parser.add_argument("parts", nargs="*", help="only those whose name has one of these in it")
     parser.add_argument("--modules", action="store_true", help="torch.nn's modules instead of operators")
+    parser.add_argument("--dtype", help="of operators' samples (float32, or else int64)")
     parser.add_argument("--samples", type=at_least(0), help="of each (10, of operators' gradients 2), 0: all")
     checks = parser.add_mutually_exclusive_group()
     for name, what in _CHECKS.items():
@@ -38,7 +39,7 @@ def main() -> int:
     options = parser.parse_args()
     few = 10 if options.modules or options.check == "results" else 2
     samples = few if options.samples is None else options.samples
-    rows = modules(*options.parts) if options.modules else operators(*options.parts)
+    rows = modules(*options.parts) if options.modules else operators(*options.parts, dtype=options.dtype)
     names = list(dict.fromkeys(row.name for row in rows))
     workers: SimpleQueue[Worker] = SimpleQueue()
     for _ in range(options.jobs):
@@ -47,7 +48,7 @@ def main() -> int:
     def run(name: str) -> tuple[str, list[Verdict], float]:
         started, worker = time.monotonic(), workers.get()
         try:
-            verdicts = worker.run(Task(name, samples or None, check=options.check))
+            verdicts = worker.run(Task(name, samples or None, check=options.check, dtype=options.dtype))
             return name, verdicts, time.monotonic() - started
         finally:
             workers.put(worker)

@@ -18,9 +18,9 @@ from autocast.frontend import from_torch
 from autocast.frontend.importing.randomness import RANDOM_STATE
 from tests.opinfo.samples import Sample
 
-#: Relative to the largest number of a result. Samples are small, so that sums are short; what is built of several
-#: functions, or solved, loses a few digits in torch as well.
-TOLERANCE = 64 * torch.finfo(torch.float32).eps
+#: In units of rounding of the largest number of a result. Samples are small, so that sums are short; what is built of
+#: several functions, or solved, loses a few digits in torch as well.
+TOLERANCE = {torch.float16: 4, torch.bfloat16: 4, torch.float32: 64, torch.float64: 64}
 #: How many times torch's own error, against float64, ours may be.
 TIMES = 4.0
 
@@ -130,12 +130,13 @@ def difference(got: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor | 
     if got.is_complex():
         got, expected = torch.view_as_real(got.resolve_conj()), torch.view_as_real(expected.resolve_conj())
         exact = None
+    tolerance = TOLERANCE.get(got.dtype, 64) * torch.finfo(got.dtype).eps
     got, expected = got.double(), expected.double()
     exact = expected if exact is None else torch.where(exact.isfinite(), exact.double(), expected)
     finite = expected[expected.isfinite()].abs()
     scale = float(finite.max()) if finite.numel() else 1.0
     ours, theirs = _error(got, expected, exact), _error(expected, expected, exact)
-    off = ours > max(TOLERANCE * max(scale, 1e-30), TIMES * theirs)
+    off = ours > max(tolerance * max(scale, 1e-30), TIMES * theirs)
     return (
         f"off by {ours:.3g} where the largest number is {scale:.3g} and torch's are off by {theirs:.3g}" if off else ""
     )

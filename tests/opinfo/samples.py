@@ -8,7 +8,7 @@ import sys
 import types
 import unittest
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -47,10 +47,10 @@ class Sample(NamedTuple):
 class Operator:
     """One row of torch's table: an operator, or a variant of one."""
 
-    def __init__(self, info: Any) -> None:
+    def __init__(self, info: Any, dtypes: Sequence[torch.dtype]) -> None:
         self.info = info
         self.name = f"{info.name}.{info.variant_test_name}" if info.variant_test_name else str(info.name)
-        self.dtype = next((dtype for dtype in (torch.float32, torch.int64) if dtype in info.dtypes), None)
+        self.dtype = next((dtype for dtype in dtypes if dtype in info.dtypes), None)
 
     def samples(self, count: int | None) -> list[Sample]:
         """The first `count` samples and two of empty tensors; None: all of them."""
@@ -100,9 +100,11 @@ def _paired(value: Any) -> Any:
     return torch.view_as_real(value.resolve_conj()) if is_complex else value
 
 
-def operators(*parts: str) -> Iterator[Operator]:
-    """The operators that take float32, or else int64, and whose name has one of `parts` in it, if there are any."""
+def operators(*parts: str, dtype: str | None = None) -> Iterator[Operator]:
+    """The operators that take a dtype (None: float32, or else int64), and whose name has one of `parts` in it, if there
+    are any."""
+    dtypes = [getattr(torch, dtype)] if dtype else [torch.float32, torch.int64]
     for info in import_table("common_methods_invocations", "op_db"):
-        operator = Operator(info)
+        operator = Operator(info, dtypes)
         if operator.dtype is not None and (not parts or any(part in operator.name for part in parts)):
             yield operator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable
+from functools import cache
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -30,12 +31,13 @@ CHECKS: dict[str, Callable[[Sample], Verdict]] = {
 
 class Task(NamedTuple):
     """Some samples of an operator or a module, and by which of `CHECKS` they are judged: all, or so many of the first
-    and the empty ones, from number `start` on."""
+    and the empty ones, from number `start` on; those of operators may be of another dtype."""
 
     name: str
     samples: int | None
     start: int = 0
     check: str = "results"
+    dtype: str | None = None
 
 
 class Worker:
@@ -76,15 +78,19 @@ class Worker:
             self._start()
 
 
+@cache
+def _rows(dtype: str | None) -> dict[str, Operator | Module]:
+    rows: list[Operator | Module] = [*operators(dtype=dtype), *modules()]
+    return {row.name: row for row in rows}
+
+
 def _work(connection: Connection) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what TVM says of modules that are refused
     torch.backends.mha.set_fastpath_enabled(False)  # it answers zeros at padded places, where no export does
-    rows: list[Operator | Module] = [*operators(), *modules()]
-    known = {row.name: row for row in rows}
     while True:
         task = connection.recv()
         try:
-            samples = known[task.name].samples(task.samples)[task.start :]
+            samples = _rows(task.dtype)[task.name].samples(task.samples)[task.start :]
         except Exception as error:  # torch cannot make the samples here
             connection.send(Verdict(Status.SKIPPED, f"no samples: {error}"))
             samples = []

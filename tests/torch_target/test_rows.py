@@ -61,6 +61,13 @@ def test_places_of_truth_values_are_those_of_our_kernels() -> None:
         assert torch.equal(got, expected)
 
 
+def test_bounds_of_whole_numbers_are_whole_numbers() -> None:
+    x = torch.arange(-3, 4)
+    model = autocast.from_torch(torch.nn.Hardtanh(-1.5, 2.5), (x,))
+    for run in (autocast.to_torch(model), vm.compile(model)):
+        torch.testing.assert_close(run(x), torch.nn.functional.hardtanh(x, -1.5, 2.5))
+
+
 def _averages(dtype: str) -> autocast.Model:
     averages = ", ".join(f"R.{name}(x, axis=[1])" for name in ("mean", "variance"))
     return autocast.from_relax(

@@ -96,7 +96,8 @@ class Exported:
         for symbol, size in sizes.items():
             asked = self.least_asked(size.name)
             least = 1 if asked is None else asked
-            others = (other_program(program, {**examples, symbol: few}) for few in range(least, 2) if size.least <= 2)
+            fewer = [{**examples, symbol: few} for few in range(least, 2) if size.least <= 2]
+            others = (other_program(program, given, symbol) for given in fewer)
             other = next(filter(None, others), "")
             if other and asked is not None:
                 raise ImportModelError(

@@ -107,7 +107,7 @@ def allow_smaller(
         if 0 < len(fewer) <= (1 if asked is None else _FEW):
             with no_gradients(module), no_cache(module, example[1]), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                same = all(not other_program(program, few) for few in fewer)
+                same = all(not other_program(program, few, symbol) for few in fewer)
                 if same and all(agrees(exported.program, module, example, few) for few in fewer):
                     exported.bound(symbol, least)
 

@@ -15,25 +15,24 @@ from autocast.frontend.exporting.conditions import sizes_of
 from autocast.frontend.nodes import results_read
 
 
-def other_program(program: ExportedProgram, sizes: Mapping[str, int]) -> str:
+def other_program(program: ExportedProgram, sizes: Mapping[str, int], symbol: str) -> str:
     """If a tensor has other sizes, where the symbols have these, than those that torch computes of them: which.
+
+    It is one that a `symbol` has a part in: the others have the sizes of the example.
 
     Such as `x.squeeze(1)`, `x[1:-1]` or `x.repeat(2)[:3]` where there is one. Each operator is asked for its result by
     itself, without numbers; what raises an error for these sizes does so in the module, too.
     """
     given = _Given(sizes)
-    nodes = (node for node in call_nodes(program) if _vary(node.all_input_nodes))
+    nodes = (node for node in call_nodes(program) if _vary(node.all_input_nodes, symbol))
     return next(filter(None, map(given.other, nodes)), "")
 
 
-def _vary(nodes: Collection[fx.Node]) -> bool:
-    """Whether any of the nodes' sizes vary."""
+def _vary(nodes: Collection[fx.Node], symbol: str) -> bool:
+    """Whether any of the nodes' sizes vary with a symbol."""
     values = pytree.tree_leaves([node.meta.get("val") for node in nodes])
-    return any(
-        isinstance(value, torch.SymInt)
-        or (isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape))
-        for value in values
-    )
+    sizes = [size for value in values for size in (value.shape if isinstance(value, torch.Tensor) else [value])]
+    return any(symbol in map(str, size.node.expr.free_symbols) for size in sizes if isinstance(size, torch.SymInt))
 
 
 class _Given:

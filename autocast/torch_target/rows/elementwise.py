@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -39,6 +40,8 @@ def _astype(asked: Asked) -> Value:
 
 def _clip(asked: Asked) -> Value:
     x, low, high = asked.args
+    if "int" in str(asked.call.ty.dtype):  # which stay integers in our kernels
+        low, high = math.trunc(low), math.trunc(high)
     return torch.clamp(x, low, high)
 
 
