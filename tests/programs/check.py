@@ -2,63 +2,30 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
 import torch
 
 from autocast import dynamo, vm
-from autocast.errors import FallbackWarning, ImportModelError, InputError
 from autocast.frontend import from_torch
 from autocast.model.value import Model
 from autocast.training import differentiate
-from tests.programs.generate import DYNAMIC, SIZES, Program, inputs
+from tests.programs.generate import DYNAMIC, SIZES, Program, generate, inputs
+from tests.programs.outcome import Outcome, outcome_of
+from tests.programs.search import Search
 
 #: How programs are run: imported, compiled by torch.compile and differentiated, or imported and differentiated; for one
 #: size, or for all.
 WAYS = tuple(f"{how}{which}" for how in ("imported", "compiled", "differentiated") for which in ("", ", varying"))
-
-#: Words of what `from_torch` refuses, and says why.
-_REFUSED = (
-    "whose elements share memory",
-    "windows of unfold",
-    "by way of as_strided",
-    "decides by sizes",
-    "Constraints violated",
-    "decides by the values of a tensor",
-    "torch exports it for",
-    "Import the model with wider bounds",
-)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """`kind`: "right", "refused", "torch's" (which fails alike), "wrong" or "raised"; and why."""
-
-    kind: str
-    why: str = ""
-
-    @property
-    def is_bad(self) -> bool:
-        """Whether it is a bug of ours."""
-        return self.kind in ("wrong", "raised")
 
 
 def check(program: Program, way: str) -> Outcome:
     """What comes of a program."""
     run = {"imported": _imported, "compiled": _compiled, "differentiated": _differentiated}[way.partition(",")[0]]
     sizes = SIZES if way.endswith("varying") else SIZES[:1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
-        try:
-            return run(program, sizes)
-        except (ImportModelError, InputError) as error:
-            return Outcome("refused" if any(words in str(error) for words in _REFUSED) else "raised", str(error))
-        except Exception as error:
-            return Outcome("raised", f"{type(error).__name__}: {error}")
+    return outcome_of(lambda: run(program, sizes))
 
 
 class _Module(torch.nn.Module):
@@ -153,3 +120,24 @@ def _difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -
         if not error <= 5e-4 * largest:
             return f"{i} is off by {error:.1e} of {largest:.1e}"
     return ""
+
+
+def _generate(seed: int, length: int, way: str) -> Program:
+    return generate(seed, length, gradients=_differentiates(way))
+
+
+def _runs(program: Program, way: str) -> bool:
+    """Whether torch runs it: names that it reads may be no more, and shapes may not fit."""
+    try:
+        for sizes in SIZES:
+            program.function()(*inputs(sizes, gradients=_differentiates(way)))
+    except Exception:
+        return False
+    return True
+
+
+def _differentiates(way: str) -> bool:
+    return not way.startswith("imported")
+
+
+SEARCH = Search(WAYS, _generate, check, _runs)

@@ -1,23 +1,28 @@
-"""A program that fails, made as small as it can be."""
+"""What fails, made as small as it can be."""
 
 from __future__ import annotations
 
-from tests.programs.check import Outcome, check
-from tests.programs.generate import SIZES, Program, inputs
+from collections.abc import Callable, Iterator
+from typing import Protocol, Self, TypeVar
 
 
-def shrunk(program: Program, way: str, outcome: Outcome) -> Program:
-    """A part of the program of which the same kind of outcome comes, and that torch runs."""
-    for smaller in program.smaller():
-        if _runs(smaller, way) and check(smaller, way).kind == outcome.kind:
-            return shrunk(smaller, way, outcome)
-    return program
+class Subject(Protocol):
+    """What is tried: a program, or a network."""
+
+    @property
+    def text(self) -> str:
+        """It, in Python."""
+
+    def smaller(self) -> Iterator[Self]:
+        """It, without one of its parts."""
 
 
-def _runs(program: Program, way: str) -> bool:
-    try:
-        for sizes in SIZES:
-            program.function()(*inputs(sizes, gradients=not way.startswith("imported")))
-    except Exception:  # of torch: a name that is no more, or a shape that does not fit
-        return False
-    return True
+T = TypeVar("T", bound=Subject)
+
+
+def shrunk(subject: T, fails: Callable[[T], bool]) -> T:
+    """A part of what fails, which fails, too, and of which no smaller part does."""
+    for smaller in subject.smaller():
+        if fails(smaller):
+            return shrunk(smaller, fails)
+    return subject

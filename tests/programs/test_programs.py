@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.programs.check import WAYS, Outcome, check
+from tests.programs.check import SEARCH, WAYS, check
 from tests.programs.generate import Program, generate
+from tests.programs.outcome import Outcome
 from tests.programs.shrink import shrunk
 
 
@@ -17,15 +18,10 @@ def test_what_comes_of_a_program_is_what_comes_of_it_by_torch(seed: int, way: st
     assert not outcome.is_bad, f"{outcome.why}\n{program.text}"
 
 
-def test_a_program_that_fails_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ("t1 = x + 1", "t2 = y.sin()", "t1.mul_(2)", "t3 = t1.flip(0)")
-    failing = Outcome("wrong")
-    monkeypatch.setattr(
-        "tests.programs.shrink.check", lambda program, way: failing if ".flip" in program.text else Outcome("right")
-    )
-    small = shrunk(Program(lines, ("t2", "t3")), "imported", failing)
-    assert small.lines == ("t1 = x + 1", "t3 = t1.flip(0)")
-    assert small.results == ("t3",)
+def test_a_program_that_fails_is_made_smaller() -> None:
+    program = Program(("t1 = x + 1", "t2 = y.sin()", "t1.mul_(2)", "t3 = t1.flip(0)"), ("t2", "t3"))
+    small = shrunk(program, lambda part: ".flip" in part.text and "t3" in part.results)
+    assert small == Program(("t3 = t1.flip(0)",), ("t3",))
 
 
 def test_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +30,10 @@ def test_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.programs.check._difference", lambda got, expected: "off")
     assert check(program, "imported").is_bad
     assert check(program, "compiled").kind == "torch's"
+
+
+def test_what_is_left_of_a_program_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(("t1 = x + 1", "t2 = y.sin()", "t3 = t1.flip(0)"), ("t2", "t3"))
+    monkeypatch.setattr(SEARCH, "_check", lambda part, way: Outcome("wrong" if ".flip" in part.text else "right"))
+    small = SEARCH.smallest(program, "imported", Outcome("wrong"))
+    assert small == Program(("t1 = x + 1", "t3 = t1.flip(0)"), ("t3",))

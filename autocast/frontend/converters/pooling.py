@@ -33,6 +33,8 @@ def average_pool(
     pool, space = (relax.op.nn.avg_pool2d, 2) if len(dims(x)) == 4 else (relax.op.nn.avg_pool3d, 3)
     sizes = partial(_along_each, space)
     if divisor_override is not None:
+        if "float" not in str(x.ty.dtype):
+            raise ImportModelError(f"sums of {x.ty.dtype} by a divisor; expected floating-point numbers")
         factor = relax.const(math.prod(sizes(kernel)) / divisor_override, x.ty.dtype)
         around = list(zip(dims(x)[2:], sizes(kernel), sizes(stride or kernel), sizes(padding or [0]), strict=True))
         widths = [*sizes(padding or [0]), *(_after(*axis, bool(ceil_mode)) for axis in around)]

@@ -64,3 +64,9 @@ def test_powers_are_those_of_torch(dtype: torch.dtype) -> None:
         for one, expected in zip(got, module(*given), strict=True):
             assert one.dtype == expected.dtype
             assert torch.equal(one, expected)
+
+
+@pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning")
+def test_sums_of_windows_are_divided_by_what_is_given() -> None:
+    module, x = Calls(lambda x: torch.nn.functional.avg_pool2d(x, 2, divisor_override=3)), torch.arange(-8, 8)
+    assert torch.equal(from_torch(module, (x.reshape(1, 4, 4),))(x.reshape(1, 4, 4)), module(x.reshape(1, 4, 4)))
