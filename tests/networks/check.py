@@ -54,18 +54,19 @@ def _plain(module: nn.Module, given: Mapping[str, torch.Tensor], mixed: bool) ->
 
 
 def _trained(network: Network, mixed: bool) -> Outcome:
-    wrapped = autocast.wrap(network.module().train(), policy="default" if mixed else "mp0")
+    wrapped = autocast.wrap(network.module().train(), **({} if mixed else {"policy": "mp0"}))
     plain, exact = network.module().train(), network.module().train().double()
     for sizes in SIZES:
-        ours, theirs, true = _step(wrapped, sizes), _step(plain, sizes, mixed), _step(exact, sizes)
+        ours, theirs, true = _step(wrapped, sizes), _step(plain, sizes, mixed), _step(exact, sizes, dtype=torch.float64)
         if why := _difference(ours, theirs, true, mixed=mixed):
             return Outcome("wrong", f"{sizes}: {why}")
     return Outcome("right")
 
 
-def _step(module: nn.Module, sizes: tuple[int, int, int, int], mixed: bool = False) -> list[torch.Tensor]:
+def _step(
+    module: nn.Module, sizes: tuple[int, int, int, int], mixed: bool = False, dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
     """The results, the gradients of inputs and parameters, and the buffers after it."""
-    dtype = next((p.dtype for p in module.parameters()), torch.float32)
     given = inputs(sizes, dtype)
     leaves = [x.requires_grad_() for x in given.values() if x.is_floating_point()] + list(module.parameters())
     results = _plain(module, {name: x.clone() for name, x in given.items()}, mixed)
