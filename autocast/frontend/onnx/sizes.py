@@ -8,8 +8,8 @@ array of expressions here, and the shape that it says is known by its expression
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,18 @@ class Sizes:
         self.partly: dict[str, np.ndarray] = {}
         self.dtypes: dict[str, str] = {}
 
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """What is computed in a branch or a step is not known outside."""
+        tables: list[dict[str, Any]] = [self.known, self.partly, self.dtypes]
+        outer = [dict(table) for table in tables]
+        try:
+            yield
+        finally:
+            for table, before in zip(tables, outer, strict=True):
+                table.clear()
+                table.update(before)
+
     def compute(self, node: onnx.NodeProto, nodes: Mapping[str, Any]) -> bool:
         """Whether a node's result is known by expressions, which are `known` from then on."""
         if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
@@ -164,7 +176,9 @@ class Sizes:
             self.partly[node.output[0]] = data
         elif node.op_type in _PLACED:
             with suppress(TypeError, ValueError, IndexError):
-                self.partly[node.output[0]] = _MOVES[node.op_type](data, attributes, *given)
+                moved = _MOVES[node.op_type](data, attributes, *given)
+                if moved is not None:
+                    self.partly[node.output[0]] = moved
 
     def _join(self, node: onnx.NodeProto, nodes: Mapping[str, Any], given: Sequence[Values]) -> None:
         """Keep what is known of a vector that others are a part of."""
