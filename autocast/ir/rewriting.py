@@ -8,17 +8,20 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
 
-from autocast.ir.views import relax_functions
+from autocast.ir.views import identity, relax_functions
 
 
 @visitor
 class _UseCounter(PyExprVisitor):
     def __init__(self) -> None:
         super().__init__()
-        self.counts: Counter = Counter()
+        self.read: dict[int, relax.Var] = {}
+        self.counts: Counter[int] = Counter()
 
     def visit_var_(self, op: relax.Var) -> None:
-        self.counts[op] += 1
+        key = identity(op)
+        self.read[key] = op
+        self.counts[key] += 1
 
     visit_dataflow_var_ = visit_var_
 
@@ -32,7 +35,7 @@ def reads_of(expr: relax.Expr) -> Counter:
     """How often each variable is read in `expr`."""
     counter = _UseCounter()
     counter.visit_expr(expr)
-    return counter.counts
+    return Counter({var: counter.counts[key] for key, var in counter.read.items()})
 
 
 @visitor

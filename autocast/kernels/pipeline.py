@@ -78,6 +78,7 @@ from autocast.kernels.state.carry import carry_casts
 from autocast.kernels.state.in_place import SUFFIX, WriteInPlace
 from autocast.kernels.state.order import OrderForMemory
 from autocast.kernels.state.output_views import ViewOutputs
+from autocast.kernels.state.planning import PlanMemory
 from autocast.kernels.state.reshapes import ViewReshapes, mark_reshapes
 from autocast.kernels.state.state import inline_functions, separate_state
 from autocast.kernels.targets import backend_of
@@ -219,7 +220,7 @@ PLANNING = (
     WriteInPlace(),
     ComputeIntoBuckets(),
     relax.transform.DeadCodeElimination(),
-    relax.transform.StaticPlanBlockMemory(),
+    PlanMemory(),
 )
 
 #: Every allocation and every release becomes a binding of its own.

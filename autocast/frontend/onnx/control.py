@@ -188,8 +188,9 @@ def results_of(importer: Importer, graph: onnx.GraphProto, values: dict[str, rel
     """The outputs of a graph, of which nobody outside knows the other values."""
     outer = dict(importer._nodes)
     importer._nodes.update(values or {})
-    importer._construct_nodes(graph)
-    results = [importer.bb.emit(_tensor(importer._nodes[one.name])) for one in graph.output]
+    with importer._sizes.within():
+        importer._construct_nodes(graph)
+        results = [importer.bb.emit(_tensor(importer._nodes[one.name])) for one in graph.output]
     importer._nodes.clear()
     importer._nodes.update(outer)
     return relax.Tuple(results)

@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import tirx
+
+from autocast.ir import identity
 
 #: No axis is as long: ends from here on mean the end, whatever the size is.
 BEYOND = 10**9
@@ -78,22 +81,40 @@ def _quotient(a: Any, b: Any) -> Any:
     """Rounded to 0, as ONNX divides; None for what may be negative, which is rounded down here."""
     if isinstance(a, int) and isinstance(b, int):
         return None if b == 0 else a // b if (a < 0) == (b < 0) else -(-a // b)
-    return _divided(tirx.floordiv, a, b, 1) if is_size(a) else None
+    return _divided(tirx.floordiv, a, b, lambda multiple: multiple) if is_size(a) else None
 
 
 def _remainder(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return a % b if b else None
-    return _divided(tirx.floormod, a, b, 0)
+    return _divided(tirx.floormod, a, b, lambda multiple: 0)
 
 
-def _divided(divide: Callable[[Any, Any], Any], a: Any, b: Any, by_itself: int) -> Any:
+def _divided(divide: Callable[[Any, Any], Any], a: Any, b: Any, of_multiple: Callable[[int], int]) -> Any:
     """A quotient or a remainder by a size; one of 0 divides as 1 does, since nothing else may come of it."""
     if isinstance(b, int):
         return simple(divide(a, b)) if b > 0 else None
-    if tvm.sym.Analyzer().can_prove_equal(a, b):
-        return by_itself
+    multiple = _multiple(a, b)
+    if multiple is not None:
+        return of_multiple(multiple)
     return simple(divide(a, tirx.max(b, 1))) if is_size(b) else None
+
+
+def _multiple(a: Any, b: Any) -> int | None:
+    """How many times an expression another is, if that is one number whatever the dimensions are."""
+    names = {name for one in (a, b) if isinstance(one, tvm.ir.Expr) for name in tirx.analysis.undefined_vars(one)}
+    ordered = sorted(names, key=lambda name: name.name)
+    numbers = {identity(name): tirx.IntImm(name.ty.dtype, 97 + 31 * at) for at, name in enumerate(ordered)}
+    analyzer = tvm.sym.Analyzer()
+
+    def sampled(size: Any) -> Any:
+        known = tvm_ffi.structural_map(size, (tirx.Var, lambda name: numbers[identity(name)]))
+        return simple(known)
+
+    top, bottom = (one if isinstance(one, int) else sampled(one) for one in (a, b))
+    if not isinstance(top, int) or not isinstance(bottom, int) or bottom == 0 or top % bottom:
+        return None
+    return top // bottom if analyzer.can_prove_equal(a, b * (top // bottom)) else None
 
 
 def is_size(value: Any) -> bool:

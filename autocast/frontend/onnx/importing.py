@@ -21,6 +21,7 @@ from autocast.frontend.onnx.folding import folded
 from autocast.frontend.onnx.four_bits import widen_four_bits
 from autocast.frontend.onnx.functions import graphs_of, written_out
 from autocast.frontend.onnx.graph_importer import GraphImporter
+from autocast.frontend.onnx.growing import with_rows
 from autocast.frontend.onnx.inputs import make_constant, make_dynamic
 from autocast.frontend.onnx.lists import resolved, without_maps
 from autocast.frontend.onnx.loops import unrolled, with_outer_initializers
@@ -106,6 +107,7 @@ def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
         had_lists = resolved(model)
         model, changed = unrolled(model)
         changed |= had_lists
+    with_rows(model)
     return model
 
 

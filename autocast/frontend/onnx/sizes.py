@@ -7,7 +7,9 @@ array of expressions here, and the shape that it says is known by its expression
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,26 @@ def _unsqueezed(data: np.ndarray, attributes: Mapping[str, Any], *given: np.ndar
     return np.expand_dims(data, axes)
 
 
+def _reduced(combine: Callable[[Any, Any], Any]) -> Callable[..., Values]:
+    """What `combine` makes of the elements along some axes, or all."""
+
+    def reduced(data: np.ndarray, attributes: Mapping[str, Any], *given: np.ndarray) -> Values:
+        axes = _axes(attributes, given)
+        if not axes:
+            if attributes.get("noop_with_empty_axes"):
+                return data
+            axes = tuple(range(data.ndim))
+        axes = tuple(axis % data.ndim for axis in axes)
+        kept = [axis for axis in range(data.ndim) if axis not in axes]
+        rows = data.transpose(*kept, *axes).reshape([*(data.shape[axis] for axis in kept), -1])
+        result = np.empty(rows.shape[:-1], object)
+        for at in np.ndindex(result.shape):
+            result[at] = functools.reduce(combine, rows[at])
+        return np.expand_dims(result, axes) if attributes.get("keepdims", 1) else result
+
+    return reduced
+
+
 def _filled(shape: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray | None:
     value = attributes.get("value")
     array = None if value is None else onnx.numpy_helper.to_array(value)
@@ -59,25 +81,32 @@ def _filled(shape: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray | No
     return None if array is None or array.dtype.kind not in "ib" else np.full(sizes, array.item(), object)
 
 
+_REDUCED = {"Max": "Max", "Min": "Min", "Prod": "Mul", "Sum": "Add"}
+
 #: Operator -> what it makes of the array that is its first input, its attributes, and the arrays of its other inputs.
 _MOVES: dict[str, Callable[..., Values]] = {
     "ConstantOfShape": _filled,
     "Expand": lambda data, attributes, shape: data * np.ones([int(size) for size in shape], int),
     "Gather": lambda data, attributes, at: np.take(data, at.astype(int), axis=int(attributes.get("axis", 0))),
     "Identity": lambda data, attributes: data,
-    "ReduceProd": lambda data, attributes, *given: np.array(_product(data.reshape(-1)), object).reshape(
-        [1] * data.ndim if attributes.get("keepdims", 1) else []
-    ),
+    **{f"Reduce{what}": _reduced(ELEMENTWISE[by]) for what, by in _REDUCED.items()},
     "Reshape": _reshaped,
     "Slice": _slice,
     "Squeeze": lambda data, attributes, *given: np.squeeze(data, _axes(attributes, given)),
+    "Transpose": lambda data, attributes: data.transpose(attributes.get("perm")),
     "Unsqueeze": _unsqueezed,
 }
 
 
+#: Of these, each element of the result is one of the first input's.
+_PLACED = frozenset(("Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
+
+_WHOLE = (TensorProto.INT32, TensorProto.INT64)
+
+
 def _cast(data: np.ndarray, to: int) -> np.ndarray | None:
     """Numbers in another dtype; those behind the point are cut, as no size is negative."""
-    if to in (TensorProto.INT32, TensorProto.INT64):
+    if to in _WHOLE:
         whole = [one.floor() if isinstance(one, Ratio) else one for one in data.reshape(-1)]
         return _objects(whole).reshape(data.shape)
     return data if to in (TensorProto.FLOAT, TensorProto.DOUBLE) else None
@@ -101,6 +130,18 @@ class Sizes:
         self.partly: dict[str, np.ndarray] = {}
         self.dtypes: dict[str, str] = {}
 
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """What is computed in a branch or a step is not known outside."""
+        tables: list[dict[str, Any]] = [self.known, self.partly, self.dtypes]
+        outer = [dict(table) for table in tables]
+        try:
+            yield
+        finally:
+            for table, before in zip(tables, outer, strict=True):
+                table.clear()
+                table.update(before)
+
     def compute(self, node: onnx.NodeProto, nodes: Mapping[str, Any]) -> bool:
         """Whether a node's result is known by expressions, which are `known` from then on."""
         if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
@@ -114,6 +155,8 @@ class Sizes:
         given = [self.array(name, nodes, parameters=joins) for name in node.input if name]
         if joins and any(one is None for one in given):
             self._join(node, nodes, given)
+        elif node.input[0] in self.partly and given[0] is None and all(one is not None for one in given[1:]):
+            self._move_partly(node, attributes, given[1:])
         if any(one is None for one in given) or not any(name in self.known for name in node.input):
             return False
         try:
@@ -125,6 +168,17 @@ class Sizes:
         self.known[node.output[0]] = array
         self.dtypes[node.output[0]] = self._dtype(node, nodes, attributes)
         return True
+
+    def _move_partly(self, node: onnx.NodeProto, attributes: Mapping[str, Any], given: Sequence[Values]) -> None:
+        """Keep what is known of a vector where it is moved, or has another dtype."""
+        data = self.partly[node.input[0]]
+        if node.op_type == "Cast" and attributes["to"] in _WHOLE:
+            self.partly[node.output[0]] = data
+        elif node.op_type in _PLACED:
+            with suppress(TypeError, ValueError, IndexError):
+                moved = _MOVES[node.op_type](data, attributes, *given)
+                if moved is not None:
+                    self.partly[node.output[0]] = moved
 
     def _join(self, node: onnx.NodeProto, nodes: Mapping[str, Any], given: Sequence[Values]) -> None:
         """Keep what is known of a vector that others are a part of."""

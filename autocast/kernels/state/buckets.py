@@ -28,15 +28,16 @@ class _Buckets(Lifetimes):
 
     def __init__(self, mod: tvm.IRModule, function: relax.Function) -> None:
         super().__init__(mod, function)
+        self.inside: dict[relax.Var, tuple[relax.Var, int]] = {}
+        if not any(map(_sends, self.bindings)):
+            return
         self.keep(returned(self.bindings, function.body.body))
         calls = [binding.value for binding in self.bindings if not is_alias(binding.value)]
         self._uses = Counter(
             tensor for call in calls for tensor in {held for var in reads_of(call) for held in self.tensors.of(var)}
         )
-        self.inside: dict[relax.Var, tuple[relax.Var, int]] = {}
         for number, binding in enumerate(self.bindings):
-            function = getattr(binding.value, "op", None)
-            if isinstance(function, relax.ExternFunc) and function.global_symbol == START:
+            if _sends(binding):
                 self._begin(number, binding.value)
 
     def _begin(self, number: int, call: relax.Call) -> None:
@@ -54,6 +55,11 @@ class _Buckets(Lifetimes):
     def _is_only_sent(self, tensor: Tensor, number: int) -> bool:
         """Whether a tensor is allocated, written by one kernel, and read by the call of this number alone."""
         return tensor[0] in self.allocated and self._uses[tensor] == 2 and self.last[tensor] == number
+
+
+def _sends(binding: relax.Binding) -> bool:
+    function = getattr(binding.value, "op", None)
+    return isinstance(function, relax.ExternFunc) and function.global_symbol == START
 
 
 @mutator

@@ -95,3 +95,61 @@ def test_axes_of_one_that_nobody_names_are_refused_where_sizes_vary() -> None:
     with pytest.raises(autocast.errors.UnsupportedError, match=r'dynamic=\{"N": 1\}'):
         autocast.from_onnx(model)
     assert autocast.from_onnx(model, dynamic={"N": 1})(random(1, 1)).shape == ()
+
+
+#: Anchors of each place: what a head has, over how many places it has.
+_PER_PLACE = """(float[A, B] x) => (float[9] y) <int64[1] two = {2}, int64[1] nine = {9}> {
+    a = Shape <start = 0, end = 1> (x)
+    b = Shape <start = 1, end = 2> (x)
+    half = Div (b, two)
+    places = Mul (a, half)
+    more = Add (places, b)
+    every = Mul (more, nine)
+    each = Div (every, more)
+    left = Mod (every, more)
+    count = Add (each, left)
+    y = ConstantOfShape (count)
+}"""
+
+#: Widths of padding as torch's exporter writes them: from the last axis on, in pairs that are turned around.
+_TURNED = """(float[3, H] x, float[P] p) => (float[3, K] y) <int64[1] zero = {0}, int64[1] minus = {-1},
+    int64[1] end = {-9223372036854775807}, int64[2] pairs = {-1, 2}, float four = {4}> {
+    MISSING
+    widths = Concat <axis = 0> (zero, missing, zero, zero)
+    rows = Reshape (widths, pairs)
+    turned = Slice (rows, minus, end, zero, minus)
+    columns = Transpose <perm = [1, 0]> (turned)
+    flat = Reshape (columns, minus)
+    given = Cast <to = 7> (flat)
+    y = Pad (x, given)
+}"""
+
+#: To the next multiple of 4 of the longest of one, and as many as there are numbers but 0.
+_MULTIPLE = """
+    size = Shape <start = 1, end = 2> (x)
+    longest = ReduceMax (size, zero)
+    asfloat = Cast <to = 1> (longest)
+    parts = Div (asfloat, four)
+    whole = Ceil (parts)
+    long = Mul (whole, four)
+    wanted = Cast <to = 7> (long)
+    missing = Sub (wanted, size)
+"""
+_FOUND = "found = NonZero (p) missing = Shape <start = 1, end = 2> (found)"
+_COUNTED = "truth = Cast <to = 9> (p) ones = Cast <to = 7> (truth) missing = ReduceSum (ones, zero)"
+
+
+def _sizes(text: str) -> str:
+    return str(autocast.from_onnx(model_of(f"main {text}")).mod["main"].body.body.ty)
+
+
+def test_a_quotient_of_a_multiple_is_a_number() -> None:
+    assert "(9,)" in _sizes(_PER_PLACE)
+    compared(_PER_PLACE, (random(3, 5),))
+
+
+@pytest.mark.parametrize("missing", [_MULTIPLE, _FOUND, _COUNTED])
+def test_widths_of_padding_are_known_wherever_they_were_moved(missing: str) -> None:
+    text = _TURNED.replace("MISSING", missing)
+    assert "(3, " in _sizes(text) and ("added" in _sizes(text)) == (missing is _COUNTED)
+    compared(text, (random(3, 5), random(4)), (random(3, 8), np.zeros(2, "float32")))

@@ -90,10 +90,11 @@ class Node:
             return relax.const(value, "int64")
         return self.emit(op.reshape(op.shape_to_tensor(relax.ShapeExpr([value])), []))
 
-    def named(self, sizes: relax.Expr, what: str, at: int | None = None) -> list[Any]:
+    def named(self, sizes: relax.Expr, what: str, at: int | None = None, replaced: Sequence[int] = ()) -> list[Any]:
         """Names for what a vector of int64, of known length, holds when the model runs: sizes from here on.
 
-        What is known of the input `at`, of which it is computed, has none; of -1 and 0 in it something else was made.
+        What is known of the input `at`, of which it is computed, has none; of numbers that are `replaced` something
+        else was made.
         """
         base, sizes = variable_name(next(filter(None, self.results))), self.emit(sizes)
         names = [tirx.Var(f"{base}_{what}_{place}", "int64") for place in range(static(sizes, what)[0])]
@@ -101,7 +102,7 @@ class Node:
         known = None if at is None else self.partly(at)
         if known is None:
             return [*names]
-        is_free = [one is None or (isinstance(one, int) and one < 2) for one in known]
+        is_free = [one is None or (isinstance(one, int) and one in replaced) for one in known]
         return [name if free else one for name, free, one in zip(names, is_free, known, strict=True)]
 
     def along(self, vector: relax.Expr, axis: int, rank: int) -> relax.Expr:

@@ -72,7 +72,9 @@ def _counts(node: Node) -> list[Any]:
     given, none = vector(node, 1), relax.const(0, "int64")
     added = node.named(node.emit(op.maximum(given, none)), "added")
     cut = node.named(node.emit(op.maximum(op.negative(given), none)), "cut")
-    return [more - less for more, less in zip(added, cut, strict=True)]
+    partly = node.partly(1)
+    said = [None] * len(added) if partly is None else partly.reshape(-1)
+    return [more - less if one is None else one for one, more, less in zip(said, added, cut, strict=True)]
 
 
 def _pad(node: Node) -> relax.Expr:

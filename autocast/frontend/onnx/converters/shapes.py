@@ -41,7 +41,7 @@ def _computed_shape(node: Node, x: relax.Expr, keeps: bool) -> list[Any]:
         sizes = node.emit(op.where(op.equal(sizes, none), own, sizes))
     others = op.maximum(op.prod(op.where(op.equal(sizes, rest), one, sizes), keepdims=True), one)
     left = op.floor_divide(op.prod(_vector_of([*extents, 1]), keepdims=True), others)
-    return node.named(node.emit(op.where(op.equal(sizes, rest), left, sizes)), "size", 1)
+    return node.named(node.emit(op.where(op.equal(sizes, rest), left, sizes)), "size", 1, replaced=(-1, 0))
 
 
 def _vector_of(sizes: Sequence[Any]) -> relax.Expr:
@@ -57,7 +57,8 @@ def _expand(node: Node) -> relax.Expr:
     if known is None:
         sizes = vector(node, 1)
         shown = _vector_of(own[rank - static(sizes, "shape")[0] :])
-        wanted = [*node.named(node.emit(op.where(op.equal(sizes, relax.const(1, "int64")), shown, sizes)), "size", 1)]
+        made = node.emit(op.where(op.equal(sizes, relax.const(1, "int64")), shown, sizes))
+        wanted = [*node.named(made, "size", 1, replaced=(1,))]
     else:
         wanted = [*known.reshape(-1)]
     wanted = [1] * (rank - len(wanted)) + wanted
