@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import tvm
 import tvm_ffi
@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from autocast.ir import main_of, shape_of
 from autocast.kernels.backend import OVERWRITING, without_overwriting
 from autocast.kernels.state.state import num_state
-from autocast.kernels.state.tensors import Lifetimes, returned
+from autocast.kernels.state.tensors import Lifetimes, Tensor, returned
 
 #: The attribute of a PrimFunc that lists [result, argument] pairs, each counted from 0: the result may take the place
 #: of the argument, because no element is written before the last time that it is read.
@@ -55,6 +55,8 @@ class _Places(Lifetimes):
     def __init__(self, mod: tvm.IRModule, function: relax.Function) -> None:
         super().__init__(mod, function)
         self.mod = mod
+        self._calls: dict[int, tuple[list[list[Tensor]], int]] = {}
+        self._kernels: dict[tvm.ir.GlobalVar, list[tuple[int, int]]] = {}
         self.of: dict[relax.Var, relax.Var] = {}
         self.shared: defaultdict[relax.Var, list[tuple[int, int]]] = defaultdict(list)
         self.copies: list[tuple[relax.Expr, relax.Var]] = []
@@ -119,8 +121,7 @@ class _Places(Lifetimes):
 
     def _reuse(self, number: int, result: int, argument: int) -> None:
         """Let a result of a kernel take the place of an operand that nothing reads later."""
-        args = [self.tensors.of(arg) for arg in self.bindings[number].value.args]
-        outputs = self._first_output(number)
+        args, outputs = self._arguments(number)
         if len(args[argument]) != 1:
             return
         ((old, _),), ((new, _),) = args[argument], args[outputs + result]
@@ -136,31 +137,37 @@ class _Places(Lifetimes):
     def _shared(self, number: int, old: relax.Var, new: relax.Var) -> tuple[int, int] | None:
         """Where a kernel that reads `old` once may write its result `new` there: the places of `new` and `old`."""
         call = self.bindings[number].value
-        args = [self.tensors.of(arg) for arg in call.args]
+        args, outputs = self._arguments(number)
         places = [self.of.get(var, var) for tensors in args for var, _ in tensors]
         if sum(place.same_as(self.of.get(old, old)) for place in places) != 1:
             return None
         for result, argument in self._pairs(call):
-            written = self._first_output(number) + result
+            written = outputs + result
             same = args[argument] == [(old, 0)] and args[written] == [(new, 0)]
             if same and _same_type(call.args[argument], call.args[written]):
                 return written, argument
         return None
 
-    def _first_output(self, number: int) -> int:
-        """Which argument of a call is the first that it writes."""
-        args = [self.tensors.of(arg) for arg in self.bindings[number].value.args]
-        written = [
-            place
-            for place, tensors in enumerate(args)
-            if len(tensors) == 1 and tensors[0][0] in self.allocated and self.first[tensors[0]] == number
-        ]
-        return written[0]
+    def _arguments(self, number: int) -> tuple[list[list[Tensor]], int]:
+        """The tensors of a kernel's arguments, and which argument is the first that it writes."""
+        if number not in self._calls:
+            args = [self.tensors.of(arg) for arg in self.bindings[number].value.args]
+            written = (
+                place
+                for place, tensors in enumerate(args)
+                if len(tensors) == 1 and tensors[0][0] in self.allocated and self.first[tensors[0]] == number
+            )
+            self._calls[number] = args, next(written)
+        return self._calls[number]
 
-    def _pairs(self, value: relax.Expr) -> Iterator[tuple[int, int]]:
-        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
-            for result, argument in (self.mod[value.op].attrs or {}).get(IN_PLACE, ()):
-                yield int(result), int(argument)
+    def _pairs(self, value: relax.Expr) -> Sequence[tuple[int, int]]:
+        """The results of a kernel that may be written over arguments, if `value` calls one."""
+        if not (isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)):
+            return ()
+        if value.op not in self._kernels:
+            pairs = (self.mod[value.op].attrs or {}).get(IN_PLACE, ())
+            self._kernels[value.op] = [(int(result), int(argument)) for result, argument in pairs]
+        return self._kernels[value.op]
 
 
 def _tuples(type: tvm.ir.Type) -> int:

@@ -12,6 +12,7 @@ from tvm.script import relax as R
 from autocast import vm
 from autocast.kernels import detect_target, plan
 from autocast.kernels.state.state import num_state, separate_state
+from autocast.kernels.state.tensors import Tensors
 from autocast.model import Model
 
 SHAPE = (64, 64)
@@ -136,3 +137,21 @@ def test_an_update_follows_its_gradient_and_is_one_kernel_in_place():
     assert kernels == ["product0", "product0", "elementwise", "product1"]  # the last product updates what it reads
     updates = [name for name in calls(planned) if name.startswith("elementwise")]
     assert all(name.endswith("_in_place") for name in updates)
+
+
+def test_the_operands_of_a_kernel_of_many_results_are_read_once(monkeypatch):
+    """Each result may take the place of each operand."""
+    operands = [relax.Var(f"x{i}", relax.TensorType(SHAPE, "float32")) for i in range(40)]
+    builder = relax.BlockBuilder()
+    with builder.function("main", operands):
+        with builder.dataflow():
+            products = [builder.emit_output(relax.op.multiply(*operands[:2]))]
+            for operand in operands[2:]:
+                products.append(builder.emit_output(relax.op.multiply(products[-1], operand)))
+        builder.emit_func_output(relax.Tuple(products))
+    read = []
+    of = Tensors.of
+    monkeypatch.setattr(Tensors, "of", lambda self, value: (read.append(value), of(self, value))[1])
+    planned = plan(builder.get(), detect_target()).planned
+    assert sum(name.startswith("elementwise") for name in calls(planned)) == 1
+    assert len(read) < 2000
