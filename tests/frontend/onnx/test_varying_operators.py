@@ -58,6 +58,18 @@ def test_slices_that_begin_or_end_beyond_an_axis_are_cut_there(size: str) -> Non
     compared(text, *[(random(rows),) for rows in ((1, 3, 4, 5, 7, 12) if size == "N" else (int(size),))])
 
 
+def test_a_slice_that_ends_before_it_begins_is_as_long_as_nothing() -> None:
+    text = """(float[N, 2] x) => (int64[2] size, float[N, 2] y) <int64[1] zero = {0}, int64[1] most = {-3},
+        float two = {2}> {
+        none = Slice (x, most, zero, zero)
+        size = Shape (none)
+        flat = Reshape (none, size)
+        twice = Mul (flat, two)
+        y = Concat <axis = 0> (twice, x)
+    }"""
+    compared(text, (random(2, 2),), (random(5, 2),))
+
+
 def test_the_attributes_of_an_old_slice_say_the_same() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 4, opset_import: ["" : 9]> main (float[N, 6] x) => (float[M, K] y) '

@@ -79,7 +79,8 @@ def _forwards(
     bounds = [
         [_place(bound, sizes[axis], analyzer) for bound in pair] for *pair, axis in zip(starts, ends, axes, strict=True)
     ]
-    begins, stops = ([pair[at] for pair in bounds] for at in (0, 1))
+    begins = [begin for begin, _ in bounds]
+    stops = [begin if _is_at_most(stop, begin, analyzer) else stop for begin, stop in bounds]  # TVM's may be below 0
     inside = all(_is_inside(*one, analyzer) for one in zip(begins, stops, [sizes[axis] for axis in axes], strict=True))
     result = node.emit(op.strided_slice(x, axes, begins, stops, steps, assume_inbound=inside))
     if inside or all(isinstance(bound, int) for bound in (*starts, *ends)):
@@ -123,10 +124,11 @@ def _place(bound: Any, size: Any, analyzer: tvm.sym.Analyzer) -> Any:
 
 
 def _is_inside(begin: Any, end: Any, size: Any, analyzer: tvm.sym.Analyzer) -> bool:
-    return all(
-        analyzer.can_prove(low <= high) if isinstance(low <= high, tvm.ir.Expr) else low <= high
-        for low, high in ((0, begin), (begin, end), (end, size))
-    )
+    return all(_is_at_most(low, high, analyzer) for low, high in ((0, begin), (begin, end), (end, size)))
+
+
+def _is_at_most(low: Any, high: Any, analyzer: tvm.sym.Analyzer) -> bool:
+    return bool(analyzer.can_prove(low <= high) if isinstance(low <= high, tvm.ir.Expr) else low <= high)
 
 
 def _split(node: Node) -> relax.Expr:
