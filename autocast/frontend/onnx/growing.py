@@ -42,16 +42,15 @@ def _taken_out(loop: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> list[o
         found = _appended(body, at, known)
         if found is None:
             continue
-        row, axis, rank, type, replaced = found
+        row, axis, rank, dtype, replaced = found
         for node in [one for one in body.node if replaced.intersection(one.output)]:
             body.node.remove(node)
         start, result = loop.input[at + 2], loop.output[at]
         for names in (loop.input, body.input):
             del names[at + 2]
         del loop.output[at], body.output[at + 1]
-        body.output.append(helper.make_tensor_value_info(row, type, None))
-        states = len(loop.input) - 2
-        loop.output.extend([""] * (states + len(body.output) - 1 - states - 1 - len(loop.output)))
+        body.output.append(helper.make_tensor_value_info(row, dtype, None))
+        loop.output.extend([""] * (len(body.output) - 2 - len(loop.output)))
         loop.output.append(f"{result}/rows")
         made += _joined(start, f"{result}/rows", result, axis, rank) if result else []
     return made

@@ -84,9 +84,9 @@ class _Axis:
     """An axis of a call's data: its pixels as a row of numbers, and the outputs along it as a column."""
 
     def __init__(self, b: Backward, axis: int) -> None:
-        self.emit, both = b.emit, (b.call.args[0], b.adjoint)
-        self.extent, self.outputs = (_Numbers(b.emit, extent_of(of, [axis], "float64")) for of in both)
-        self.pixels, self.places = (self._counted(known_shape(of)[axis], at) for at, of in enumerate(both))
+        self.emit, data = b.emit, b.call.args[0]
+        self.extent, self.outputs = (_Numbers(b.emit, extent_of(of, [axis], "float64")) for of in (data, b.call))
+        self.pixels, self.places = (self._counted(known_shape(of)[axis], at) for at, of in enumerate((data, b.call)))
 
     def _counted(self, count: Any, expanded: int) -> _Numbers:
         if isinstance(count, relax.Call):  # T.if_then_else, of which an argument would be a variable of its own
