@@ -108,12 +108,12 @@ def generate(seed: int, length: int = 8) -> Network:
     """A network of so many layers, most of which follow one another."""
     source = random.Random(seed)
     made: list[Layer] = []
-    results = [source.choice(["image", "sequence", "tokens"])]
+    first_read = source.choice(["image", "sequence", "tokens"])
     for i in range(40 * length):
         shapes = _shapes(Network(tuple(made), ("image", "sequence", "tokens", *(layer.name for layer in made))))
         assert shapes is not None
         last = made[-1].name if made and source.random() < 0.8 else source.choice(list(shapes))
-        layer = _layer(source, f"t{i}", last if made else results[0], shapes)
+        layer = _layer(source, f"t{i}", last if made else first_read, shapes)
         tried = Network((*made, layer), (layer.name,))
         if _shapes(tried) is not None:
             made.append(layer)

@@ -21,13 +21,15 @@ _CHECKS = {
     "mixed": "errors in bfloat16",
 }
 
+_DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+
 
 def main() -> int:
     """1 if anything is wrong or crashes."""
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__)
     parser.add_argument("parts", nargs="*", help="only those whose name has one of these in it")
     parser.add_argument("--modules", action="store_true", help="torch.nn's modules instead of operators")
-    parser.add_argument("--dtype", help="of operators' samples (float32, or else int64)")
+    parser.add_argument("--dtype", choices=_DTYPES, help="of operators' samples (float32, or else int64)")
     parser.add_argument("--samples", type=at_least(0), help="of each (10, of operators' gradients 2), 0: all")
     checks = parser.add_mutually_exclusive_group()
     for name, what in _CHECKS.items():
@@ -37,6 +39,8 @@ def main() -> int:
     parser.set_defaults(check="results")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="how many processes (1)")
     options = parser.parse_args()
+    if options.modules and options.dtype:
+        parser.error("--dtype is of operators: modules have samples of float32 alone")
     few = 10 if options.modules or options.check == "results" else 2
     samples = few if options.samples is None else options.samples
     rows = modules(*options.parts) if options.modules else operators(*options.parts, dtype=options.dtype)

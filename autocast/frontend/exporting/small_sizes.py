@@ -18,10 +18,9 @@ from autocast.frontend.nodes import results_read
 def other_program(program: ExportedProgram, sizes: Mapping[str, int], symbol: str) -> str:
     """If a tensor has other sizes, where the symbols have these, than those that torch computes of them: which.
 
-    It is one that a `symbol` has a part in: the others have the sizes of the example.
-
-    Such as `x.squeeze(1)`, `x[1:-1]` or `x.repeat(2)[:3]` where there is one. Each operator is asked for its result by
-    itself, without numbers; what raises an error for these sizes does so in the module, too.
+    Such as `x.squeeze(1)`, `x[1:-1]` or `x.repeat(2)[:3]` where there is one. Each operator of whose operands' sizes
+    the `symbol` is a part (the other symbols have usual sizes) is asked for its result by itself, without numbers; what
+    raises an error for these sizes does so in the module, too.
     """
     given = _Given(sizes)
     nodes = (node for node in call_nodes(program) if _vary(node.all_input_nodes, symbol))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import onnx
 from onnx import helper
@@ -42,27 +44,32 @@ def _taken_out(loop: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> list[o
         found = _appended(body, at, known)
         if found is None:
             continue
-        row, axis, rank, dtype, replaced = found
-        for node in [one for one in body.node if replaced.intersection(one.output)]:
+        for node in [one for one in body.node if found.only_appends.intersection(one.output)]:
             body.node.remove(node)
         start, result = loop.input[at + 2], loop.output[at]
         for names in (loop.input, body.input):
             del names[at + 2]
         del loop.output[at], body.output[at + 1]
-        body.output.append(helper.make_tensor_value_info(row, dtype, None))
+        body.output.append(helper.make_tensor_value_info(found.row, found.dtype, None))
         loop.output.extend([""] * (len(body.output) - 2 - len(loop.output)))
         loop.output.append(f"{result}/rows")
-        made += _joined(start, f"{result}/rows", result, axis, rank) if result else []
+        made += _joined(start, f"{result}/rows", result, found.axis, found.rank) if result else []
     return made
 
 
-def _appended(
-    body: onnx.GraphProto, at: int, types: dict[str, onnx.TypeProto]
-) -> tuple[str, int, int, int, set[str]] | None:
-    """What each step appends to a state, along which axis of how many, its dtype, and what only appends it.
+class _Appended(NamedTuple):
+    """What each step appends to a state, along which axis of how many, its dtype, and the names of what does no more
+    than that."""
 
-    None if a step does anything else.
-    """
+    row: str
+    axis: int
+    rank: int
+    dtype: int
+    only_appends: set[str]
+
+
+def _appended(body: onnx.GraphProto, at: int, types: dict[str, onnx.TypeProto]) -> _Appended | None:
+    """What a step appends to a state; None if it does anything else with it."""
     reads = [name for graph in graphs_of(body) for node in graph.node for name in node.input]
     reads += [value.name for graph in graphs_of(body) for value in graph.output]
     by_name = {out: node for node in body.node for out in node.output}
@@ -70,9 +77,9 @@ def _appended(
     if longer is None or longer.op_type != "Concat" or len(longer.input) != 2 or reads.count(longer.output[0]) != 1:
         return None
     before, row = longer.input
-    replaced = {longer.output[0]}
+    only_appends = {longer.output[0]}
     while before != state:
-        replaced.add(before)
+        only_appends.add(before)
         node = by_name.get(before)
         if node is None or node.op_type not in ("Cast", "Identity") or reads.count(before) != 1:
             return None
@@ -85,7 +92,8 @@ def _appended(
     if len(ranks) != 1 or len(dtypes) != 1:
         return None
     (rank,), (dtype,) = ranks, dtypes
-    return row, next(one.i for one in longer.attribute if one.name == "axis") % rank, rank, dtype, replaced
+    axis = next(one.i for one in longer.attribute if one.name == "axis") % rank
+    return _Appended(row, axis, rank, dtype, only_appends)
 
 
 def _joined(start: str, rows: str, result: str, axis: int, rank: int) -> list[onnx.NodeProto]:
