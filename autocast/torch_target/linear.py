@@ -57,11 +57,13 @@ def use_linear(graph: fx.Graph) -> None:
         p = torch.matmul(x, t)
         y = p + bias
 
-    The transpose may have been widened, where a product of 16 bits is wanted in float32.
+    The transpose may have been widened, where a product of 16 bits is wanted in float32. Those of integers stay: a file
+    of them would have a `Gemm`, and onnxruntime has that for floating point alone.
     """
     for product in list(graph.find_nodes(op="call_function", target=torch.matmul)):
         x, transposed = product.args
-        weight = _untransposed(graph, transposed)
+        is_whole = "int" in product.meta.get("dtype", "")
+        weight = None if is_whole else _untransposed(graph, transposed)
         if weight is None:
             continue
         last, bias = product, None

@@ -29,11 +29,14 @@ from autocast.messages import beginning, check_value, checked_path, is_count
 from autocast.model.value import Model
 from autocast.torch_target.asked import torch_dtype
 from autocast.torch_target.convert import check_model, to_torch
+from autocast.torch_target.onnx_arithmetic import arithmetic_forms
 from autocast.torch_target.onnx_boxes import box_forms
 from autocast.torch_target.onnx_file import check_low, tidy, write
 from autocast.torch_target.onnx_loops import loop_forms
 from autocast.torch_target.onnx_operators import operators_read_once
+from autocast.torch_target.onnx_pooling import pooling_forms
 from autocast.torch_target.onnx_recurrent import recurrent_forms
+from autocast.torch_target.onnx_searching import searching_forms
 from autocast.torch_target.parts import has_tensors_alone
 from autocast.torch_target.sizes import Sizes
 
@@ -186,14 +189,9 @@ def _keep_digits(module: fx.GraphModule) -> None:
 
 def _forms() -> dict[Any, Callable[..., Any]]:
     """What torch's exporter lacks, in ONNX."""
-    import onnx_ir as ir
     from onnxscript import opset18
 
     op: Any = opset18
-
-    def sort(x: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
-        size = op.Gather(op.Shape(x), op.Constant(value_ints=[dim]))
-        return op.TopK(x, size, axis=dim, largest=int(descending), sorted=1)  # of equals the first comes first
 
     def conv3d(
         x: Any,
@@ -207,19 +205,13 @@ def _forms() -> dict[Any, Callable[..., Any]]:
         operands = [x, weight] if bias is None else [x, weight, bias]
         return op.Conv(*operands, strides=stride, pads=[*padding, *padding], dilations=dilation, group=groups)
 
-    def remainder(x: Any, other: Any) -> Any:  # the exporter's own takes no sizes
-        is_number = isinstance(other, int | float)
-        divisor = op.Constant(value=ir.tensor(other, dtype=x.dtype)) if is_number else op.CastLike(other, x)
-        if x.dtype.is_integer():
-            return op.Mod(x, divisor)
-        return op.Sub(x, op.Mul(op.Floor(op.Div(x, divisor)), divisor))
-
     return {
-        torch.ops.aten.remainder.Scalar: remainder,
-        torch.ops.aten.sort.stable: sort,
         torch.ops.aten.conv3d.default: conv3d,
+        **arithmetic_forms(op),
         **box_forms(op),
+        **pooling_forms(op),
         **recurrent_forms(op),
+        **searching_forms(op),
         **loop_forms(),
     }
 

@@ -11,11 +11,16 @@ import autocast
 from autocast import amp, vm
 from autocast.frontend import from_torch
 from tests.networks.generate import DYNAMIC, SIZES, Network, generate, inputs
+from tests.networks.onnx_files import imported_file, written_file
 from tests.programs.outcome import Outcome, outcome_of
 from tests.programs.search import Search
 
-#: How networks are run: imported for one size or for all, in mixed precision, to torch, or trained by `wrap`.
-WAYS = ("imported", "imported, varying", "mixed", "to torch", "trained", "trained, mixed")
+#: How networks are run: imported for one size or for all, in mixed precision, to torch, from ONNX files that torch's
+#: exporters make for all sizes, to such a file, or trained by `wrap`.
+WAYS = (
+    *("imported", "imported, varying", "mixed", "to torch"),
+    *("from onnx", "from traced onnx", "to onnx", "trained", "trained, mixed"),
+)
 
 #: What may be added to torch's own error, of the largest value.
 _FLOOR = 2e-5
@@ -23,8 +28,24 @@ _FLOOR = 2e-5
 
 def check(network: Network, way: str) -> Outcome:
     """What comes of a network."""
+    if way.endswith("onnx"):
+        return outcome_of(lambda: _as_file(network, way))
     mixed = way.endswith("mixed")
     return outcome_of(lambda: _trained(network, mixed) if way.startswith("trained") else _imported(network, way))
+
+
+def _as_file(network: Network, way: str) -> Outcome:
+    run = written_file(network) if way == "to onnx" else imported_file(network, traced="traced" in way)
+    if run is None:
+        return Outcome("torch's")
+    for sizes in SIZES:
+        with torch.no_grad():
+            exact = network.module().eval().double()(**inputs(sizes, torch.float64))
+            theirs = network.module().eval()(**inputs(sizes))
+            ours = run(inputs(sizes))
+        if why := _difference(ours, theirs, exact, mixed=False):
+            return Outcome("wrong", f"{sizes}: {why}")
+    return Outcome("right")
 
 
 def _imported(network: Network, way: str) -> Outcome:

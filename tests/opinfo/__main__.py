@@ -19,6 +19,7 @@ _CHECKS = {
     "gradients": "gradients by torch.compile",
     "training": "gradients by autocast.training",
     "mixed": "errors in bfloat16",
+    "onnx": "results of ONNX files",
 }
 
 _DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")

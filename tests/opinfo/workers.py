@@ -15,6 +15,7 @@ from tests.opinfo.check import Status, Verdict, check
 from tests.opinfo.gradients import check_gradients, check_training
 from tests.opinfo.mixed import check_mixed
 from tests.opinfo.modules import Module, modules
+from tests.opinfo.onnx_files import check_onnx
 from tests.opinfo.samples import Operator, Sample, operators
 
 #: Seconds after which a sample counts as crashed.
@@ -26,6 +27,7 @@ CHECKS: dict[str, Callable[[Sample], Verdict]] = {
     "gradients": check_gradients,
     "training": check_training,
     "mixed": check_mixed,
+    "onnx": check_onnx,
 }
 
 

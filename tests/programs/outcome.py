@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autocast.errors import FallbackWarning, ImportModelError, InputError
+from autocast.errors import FallbackWarning, ImportModelError, InputError, UnsupportedError
 
-#: Words of what `from_torch` refuses, and says why.
+#: Words of what `from_torch` or `to_onnx` refuses, and says why.
 _REFUSED = (
     "whose elements share memory",
     "windows of unfold",
@@ -18,6 +18,7 @@ _REFUSED = (
     "decides by the values of a tensor",
     "torch exports it for",
     "Import the model with wider bounds",
+    "writes into its inputs",
 )
 
 
@@ -40,7 +41,7 @@ def outcome_of(run: Callable[[], Outcome]) -> Outcome:
         warnings.simplefilter("ignore", FallbackWarning)
         try:
             return run()
-        except (ImportModelError, InputError) as error:
+        except (ImportModelError, InputError, UnsupportedError) as error:
             return Outcome("refused" if any(words in str(error) for words in _REFUSED) else "raised", str(error))
         except Exception as error:
             return Outcome("raised", f"{type(error).__name__}: {error}")

@@ -65,17 +65,19 @@ def test_results_have_names_of_their_own(function: Callable[..., Any], tmp_path:
     assert len(set(names)) == len(names) and "x" not in names and "weight" not in names
 
 
-def test_lookups_and_remainders_by_sizes_that_vary(tmp_path: Path) -> None:
+def test_lookups_searches_and_divisions_by_sizes_that_vary(tmp_path: Path) -> None:
     class Chosen(nn.Module):
         def forward(self, x: torch.Tensor, rows: torch.Tensor) -> Any:
-            return x[rows], rows % x.shape[0], x % 0.75
+            n, places, square = x.shape[0], torch.arange(x.shape[0]) / 8, rows.reshape(2, 2)
+            found = torch.bucketize(x, places), torch.bucketize(x, places, right=True, out_int32=True)
+            return x[rows], rows % n, x % 0.75, x.new_ones(-(-n // 2)), *found, square @ square.T
 
     rows = torch.tensor([0, -1, 2, -3])
     model = autocast.from_torch(Chosen(), (X, rows), dynamic={"n": ("x", 0, 3, 9)})
     path = autocast.to_onnx(model, tmp_path / "chosen.onnx")
-    for x in (X, torch.randn(7, 4)):
+    for x in (X, torch.randn(7, 4), torch.full((9, 4), float("nan"))):
         for a, b in zip(_run(path, {"x": x, "rows": rows}), Chosen()(x, rows), strict=True):
-            torch.testing.assert_close(a, b)
+            torch.testing.assert_close(a, b, equal_nan=True)
 
 
 def test_what_is_computed_under_the_name_of_a_result_is_renamed() -> None:
@@ -170,3 +172,20 @@ def test_what_is_no_tensor_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="returns nothing, expected a tensor or several"):
         autocast.to_onnx(autocast.from_relax(Nothing), tmp_path / "nothing.onnx")
     assert autocast.to_torch(autocast.from_relax(Nothing))(X) == autocast.from_relax(Nothing)(X) == ()
+
+
+def test_windows_that_divide_images_of_any_size(tmp_path: Path) -> None:
+    class Pooled(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            sizes = ((2, 3), (None, 3), (1, None), (5, 1))
+            volumes = nn.functional.adaptive_avg_pool3d(x[:, None], (2, 3, None))
+            return *(nn.functional.adaptive_avg_pool2d(x, size) for size in sizes), volumes
+
+    model = autocast.from_torch(Pooled().eval(), (torch.ones(2, 3, 8, 10),), dynamic={"h": ("x", 2), "w": ("x", 3)})
+    assert not model.fallbacks
+    path = autocast.to_onnx(model, tmp_path / "pooled.onnx")
+    for height, width in ((8, 10), (11, 7), (16, 33)):
+        x = torch.linspace(-1, 1, 6 * height * width).reshape(2, 3, height, width)
+        x[0, 0, 0, 0] = float("inf")
+        for got, expected in zip(_run(path, {"x": x}), Pooled()(x), strict=True):
+            torch.testing.assert_close(got, expected)

@@ -160,13 +160,24 @@ def _of_places(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
 def adaptive_average_pool(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
     """`adaptive_avg_pool2d`, and of as many axes as `space` says."""
     x, sizes = importer.arg(node, 0, "self"), importer.shape(node)[-space:]
-    extents = dims(x)[-space:]
-    whole = [axis - space for axis, size in enumerate(sizes) if isinstance(size, int) and size == 1]
+    rank, extents = len(dims(x)), dims(x)[-space:]
     kept = [same_shape([size], [extent]) for size, extent in zip(sizes, extents, strict=True)]
-    if not all(isinstance(size, int) for size in sizes) and all(k or i - space in whole for i, k in enumerate(kept)):
+    whole = [axis - space for axis, size in enumerate(sizes) if isinstance(size, int) and size == 1]
+    if all(isinstance(size, int) for size in sizes):
+        pool = getattr(relax.op.nn, f"adaptive_avg_pool{space}d")
+        return _pooled(importer, node, space, lambda x: pool(x, sizes))
+    if all(k or i - space in whole for i, k in enumerate(kept)):
         return importer.emit(op.mean(x, whole, keepdims=True)) if whole else x
-    pool = getattr(relax.op.nn, f"adaptive_avg_pool{space}d")
-    return _pooled(importer, node, space, lambda x: pool(x, importer.shape(node)[-space:]))
+    # Axes that stay as long as they are, whatever that is, are channels of an image of fewer axes.
+    pooled = [rank - space + axis for axis, is_kept in enumerate(kept) if not is_kept]
+    order = [axis for axis in range(rank) if axis not in pooled] + pooled
+    x = importer.emit(op.permute_dims(x, order))
+    lead = dims(x)[: -len(pooled)]
+    x = importer.emit(op.reshape(x, [1, math.prod(lead), *dims(x)[-len(pooled) :]]))
+    outputs = [size for size, is_kept in zip(sizes, kept, strict=True) if not is_kept]
+    x = importer.emit(getattr(relax.op.nn, f"adaptive_avg_pool{len(pooled)}d")(x, outputs))
+    x = importer.emit(op.reshape(x, [*lead, *outputs]))
+    return importer.emit(op.permute_dims(x, [order.index(axis) for axis in range(rank)]))
 
 
 def _adaptive_max_pool(importer: Importer, node: fx.Node, space: int) -> list[relax.Expr]:

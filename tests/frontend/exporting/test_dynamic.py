@@ -190,7 +190,7 @@ def test_the_tensors_of_an_example_stay_as_they_are() -> None:
     assert y.requires_grad
 
 
-@pytest.mark.parametrize("size", [(1, None), (None, 1), (None, None)], ids=str)
+@pytest.mark.parametrize("size", [(1, None), (None, 1), (None, None), (None, 3), (2, None)], ids=str)
 def test_pooling_that_keeps_an_axis_takes_images_of_any_size(size: tuple[int | None, int | None]) -> None:
     module = nn.AdaptiveAvgPool2d(size)
     model = from_torch(
