@@ -1,4 +1,4 @@
-"""Divisions in ONNX."""
+"""Arithmetic in ONNX that torch's exporter has for some numbers alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+aten = torch.ops.aten
 
 
 def arithmetic_forms(op: Any) -> dict[Any, Callable[..., Any]]:
@@ -23,4 +25,27 @@ def arithmetic_forms(op: Any) -> dict[Any, Callable[..., Any]]:
     def floor_divide(size: Any, by: Any) -> Any:  # the exporter's own rounds towards zero: -(-n // 2)
         return op.Div(op.Sub(size, op.Mod(size, by)), by)
 
-    return {torch.ops.aten.remainder.Scalar: remainder, operator.floordiv: floor_divide}
+    def number(value: float, like: Any) -> Any:
+        return op.CastLike(op.Constant(value_float=value), like)
+
+    def signbit(x: Any) -> Any:  # the exporter's own is a vector for a number, and not true of -0
+        zero = number(0.0, x)
+        is_negative = op.Less(x, zero)
+        return is_negative if x.dtype.is_integer() else op.Or(is_negative, op.Less(op.Reciprocal(x), zero))
+
+    def log1p(x: Any) -> Any:  # the exporter's own adds 1, of which the digits of small numbers are lost
+        y = op.Add(x, number(1.0, x))
+        seen = op.Sub(y, number(1.0, x))  # what was added: Log(y) is of that
+        scaled = op.Where(op.Equal(seen, x), op.Log(y), op.Mul(op.Log(y), op.Div(x, seen)))
+        return op.Where(op.Equal(seen, number(0.0, x)), x, scaled)
+
+    def expm1(x: Any) -> Any:  # tanh(x / 2) is (exp(x) - 1) / (exp(x) + 1)
+        return op.Mul(op.Tanh(op.Mul(x, number(0.5, x))), op.Add(op.Exp(x), number(1.0, x)))
+
+    return {
+        aten.remainder.Scalar: remainder,
+        aten.signbit.default: signbit,
+        aten.log1p.default: log1p,
+        aten.expm1.default: expm1,
+        operator.floordiv: floor_divide,
+    }

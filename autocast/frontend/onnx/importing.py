@@ -27,6 +27,7 @@ from autocast.frontend.onnx.lists import resolved, without_maps
 from autocast.frontend.onnx.loops import unrolled, with_outer_initializers
 from autocast.frontend.onnx.operators import full_name, mistaken
 from autocast.frontend.onnx.recurrent import RECURRENT
+from autocast.frontend.onnx.row_lists import as_rows
 from autocast.frontend.relax import from_relax
 from autocast.interrupts import passing_interrupts
 from autocast.messages import check_kind, checked_path, reason
@@ -107,6 +108,7 @@ def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
         had_lists = resolved(model)
         model, changed = unrolled(model)
         changed |= had_lists
+    as_rows(model)
     with_rows(model)
     return model
 

@@ -83,3 +83,41 @@ def test_lists_that_nobody_knows_before_are_refused(text: str) -> None:
 
     with pytest.raises(UnsupportedError, match=r"Sequence\w* with a value that is no tensor: 1 node"):
         autocast.from_onnx(model_of(f"main {text}"))
+
+
+_ROWS = """
+    (float[2, N, 3] x, float[A, B] y) => (float[M, 2, 3] doubled, float[2, M, 3] moved, float[L, 3] joined,
+        float[2, 3] last, float[A, 1] column, float[A, B] same, int64 count)
+        <int64 end = {-1}, bool yes = {1}> {
+        rows = SplitToSequence <axis = 1, keepdims = 0> (x)
+        count = SequenceLength (rows)
+        last = SequenceAt (rows, end)
+        none = SequenceEmpty <dtype = 1> ()
+        none_either = SequenceEmpty ()
+        made, others = Loop (count, yes, none, none_either) <
+            body = step (int64 i, bool c, seq(float[2, 3]) before, seq(float[2, 3]) others_before)
+                    => (bool d, seq(float[2, 3]) after, seq(float[2, 3]) others_after) {
+                row = SequenceAt (rows, i)
+                twice = Add (row, row)
+                after = SequenceInsert (before, twice)
+                others_after = SequenceInsert (others_before, row)
+                d = Identity (c)
+            }
+        >
+        doubled = ConcatFromSequence <axis = 0, new_axis = 1> (made)
+        joined = ConcatFromSequence <axis = 0> (others)
+        moved = ConcatFromSequence <axis = 1, new_axis = 1> (rows)
+        columns = SplitToSequence <axis = 1> (y)
+        column = SequenceAt (columns, end)
+        same = ConcatFromSequence <axis = -1> (columns)
+    }
+"""
+
+
+def test_lists_of_any_length_whose_tensors_are_rows_are_a_tensor() -> None:
+    model = model_of("main " + _ROWS)
+    imported = autocast.from_onnx(model)
+    for count in (1, 4):
+        inputs = {"x": random(2, count, 3), "y": random(4, count)}
+        for got, wanted in zip(imported(*inputs.values()), by_onnxruntime(model, inputs), strict=True):
+            np.testing.assert_array_equal(got, wanted)

@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from autocast.frontend.onnx.converters.node import Converter, Node, said, shape, static
+from autocast.frontend.onnx.converters.node import Converter, Node, said, shape
 from autocast.frontend.onnx.expressions import BEYOND, of_sizes
 from autocast.ir import shape_of
 
@@ -29,7 +29,7 @@ def _slice(node: Node) -> relax.Expr:
         is_plain = max(missing) < 3 and (given[3] is None or all(step == 1 for step in given[3]))
         if not is_plain or shape_of(x) is None:
             return node.emit(node.other("Slice", node.inputs, node.attributes))
-        count = int(static(node[missing[0]], "bounds")[0])
+        count = next((len(one) for one in given[:3] if one is not None), None) or _length(node, missing)
         axes = [*range(count)] if given[2] is None else [int(axis) % x.ty.ndim for axis in given[2]]
         return _slice_between(node, axes, given[:2])
     starts, ends = ([*one] for one in given[:2] if one is not None)
@@ -91,6 +91,11 @@ def _forwards(
     return node.emit(op.reshape(result, to))  # which looks, when the model runs, whether there are as many
 
 
+def _length(node: Node, bounds: Sequence[int]) -> int:
+    """How many bounds there are: one if they are parts of tensors that may be of any length."""
+    return next((size for at in bounds if isinstance(size := shape(node[at])[0], int)), 1)
+
+
 def _slice_between(node: Node, axes: Sequence[int], known: Sequence[np.ndarray | None]) -> relax.Expr:
     """Where bounds are numbers that the model computes: these get names."""
     sizes = [shape(node[0])[axis] for axis in axes]
@@ -101,7 +106,10 @@ def _slice_between(node: Node, axes: Sequence[int], known: Sequence[np.ndarray |
             pairs = [(zero + _place(number, size, analyzer), size) for number, size in zip(numbers, sizes, strict=True)]
             bounds.append([analyzer.simplify(tirx.max(tirx.min(place, size), 0)) for place, size in pairs])
             continue
-        given, extents = node.cast(node[at], "int64"), node.emit(op.shape_to_tensor(relax.ShapeExpr(sizes)))
+        given, extents = (
+            node.emit(op.reshape(node.cast(node[at], "int64"), [len(axes)])),
+            node.emit(op.shape_to_tensor(relax.ShapeExpr(sizes))),
+        )
         first = relax.const(0, "int64")
         place = node.emit(op.where(op.less(given, first), op.add(given, extents), given))
         place = node.emit(op.minimum(op.maximum(place, first), extents))
