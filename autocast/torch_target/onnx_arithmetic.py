@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -42,7 +42,11 @@ def arithmetic_forms(op: Any) -> dict[Any, Callable[..., Any]]:
     def expm1(x: Any) -> Any:  # tanh(x / 2) is (exp(x) - 1) / (exp(x) + 1)
         return op.Mul(op.Tanh(op.Mul(x, number(0.5, x))), op.Add(op.Exp(x), number(1.0, x)))
 
+    def product(x: Any, axes: Sequence[int], output_dtype: Any = None) -> Any:
+        return op.ReduceProd(x, op.Constant(value_ints=list(axes)), keepdims=0)
+
     return {
+        torch.ops.prims.prod.default: product,
         aten.remainder.Scalar: remainder,
         aten.signbit.default: signbit,
         aten.log1p.default: log1p,

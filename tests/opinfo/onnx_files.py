@@ -50,7 +50,8 @@ def check_onnx(sample: Sample) -> Verdict:
             given = {one.name: x.numpy() for one, x in zip(session.get_inputs(), copies(sample), strict=True)}
             got = [torch.from_numpy(y) for y in session.run(None, given)]
         except Exception as error:
-            return Verdict(Status.CRASHED, f"onnxruntime: {type(error).__name__}: {line(error)}")
+            unknown = "No corresponding Numpy type" in str(error)
+            return Verdict(Status.REFUSED if unknown else Status.CRASHED, f"onnxruntime: {line(error)}")
         try:
             exact = tensors_of(copy.deepcopy(sample.module).double()(*map(wide, copies(sample))))
         except Exception:

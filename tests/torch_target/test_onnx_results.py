@@ -186,6 +186,26 @@ def test_signs_and_numbers_near_0_keep_their_digits(tmp_path: Path) -> None:
         torch.testing.assert_close(got, expected, rtol=4e-7, atol=0, equal_nan=True)
 
 
+@pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning")
+def test_middles_and_products_of_any_number_of_rows(tmp_path: Path) -> None:
+    class Middles(nn.Module):
+        def forward(self, x: torch.Tensor, i: torch.Tensor) -> Any:
+            return *x.median(0), *i.median(1, keepdim=True), x.median(), x.cumprod(0), x.prod(1)
+
+    x = torch.tensor([[1.0, 5.0, 2.0], [3.0, -1.0, 0.5]])
+    inputs = {"x": x, "i": x.long()}
+    dynamic = {"rows": [("x", 0), ("i", 0)], "columns": [("x", 1), ("i", 1)]}
+    path = autocast.to_onnx(
+        autocast.from_torch(Middles(), tuple(inputs.values()), dynamic=dynamic), tmp_path / "m.onnx"
+    )
+    for rows, columns in ((2, 3), (3, 2), (4, 5)):
+        x = torch.arange(1.0, 1 + rows * columns).reshape(columns, rows).mT.contiguous()
+        x[1, 1] = float("nan")
+        inputs = {"x": x, "i": x.nan_to_num(7).long()}
+        for got, expected in zip(_run(path, inputs), Middles()(*inputs.values()), strict=True):
+            torch.testing.assert_close(got, expected, equal_nan=True)
+
+
 def test_windows_that_divide_images_of_any_size(tmp_path: Path) -> None:
     class Pooled(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
