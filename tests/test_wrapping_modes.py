@@ -46,7 +46,7 @@ def test_several_modules_are_called_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("trace", [torch.jit.trace, lambda module, x: make_fx(module)(x)])
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_trace_is_of_the_modules_operators(trace: Callable[..., Any]) -> None:
     module, x = nn.Sequential(nn.Linear(16, 8), nn.Tanh()), torch.randn(4, 16)
     wrapped = autocast.wrap(module, policy="mp0")

@@ -19,7 +19,7 @@ def write_data(graph: fx.Graph) -> None:
 
         s = torch.Tensor.set_(w, v)                          d = w.detach(); d.copy_(v.detach())
     """
-    for node in graph.find_nodes(op="call_function", target=torch.Tensor.set_):
+    for node in [one for target in _assignments() for one in graph.find_nodes(op="call_function", target=target)]:
         if len(node.args) == 2 and _is_written(*node.args):
             tensor, value = node.args
             with graph.inserting_before(node):
@@ -64,6 +64,12 @@ def _rewritten(graph: fx.Graph, node: fx.Node) -> bool:
     else:
         return False
     return True
+
+
+def _assignments() -> list[Callable[..., Any]]:
+    """What Dynamo writes for `tensor.data = value`: an operator of its own since torch 2.14."""
+    newer = getattr(torch.ops.aten, "shallow_copy_data_", None)
+    return [torch.Tensor.set_, *([newer] if newer else [])]
 
 
 def _is_written(tensor: fx.Node, value: fx.Node) -> bool:

@@ -42,7 +42,7 @@ def profile_on_torch(
         executable.run(arguments)
     latencies = tuple(_milliseconds(executable, arguments, number) / number for _ in range(repeat))
     runs = min(number, MAX_INSTRUMENTED_RUNS)
-    with torch.profiler.profile(activities=_activities(executable.torch_device)) as profiler:
+    with _profiler(_activities(executable.torch_device)) as profiler:
         instrumented = _milliseconds(executable, arguments, runs) / runs
     rows = tuple(_rows(profiler, executable.torch_device.type != "cpu", runs, instrumented))
     return LatencyReport(
@@ -54,6 +54,11 @@ def profile_on_torch(
         number,
         repeat,
     )
+
+
+def _profiler(activities: list[ProfilerActivity] | None, *, profile_memory: bool = False) -> torch.profiler.profile:
+    # Of events that are not accumulated torch before 2.13 warns.
+    return torch.profiler.profile(activities=activities, profile_memory=profile_memory, acc_events=True)
 
 
 def _activities(device: torch.device) -> list[ProfilerActivity] | None:
@@ -127,7 +132,7 @@ def _peak(executable: TorchExecutable, arguments: tuple[Any, ...]) -> int:
 
 def _peak_of_cpu(executable: TorchExecutable, arguments: tuple[Any, ...]) -> int:
     """Bytes; the CPU's allocator keeps no count, but tells the profiler of each allocation and release."""
-    with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with _profiler([ProfilerActivity.CPU], profile_memory=True) as profiler:
         outputs = executable.run(arguments)
     changes = sorted(_changes(profiler.profiler.kineto_results.experimental_event_tree()))
     del outputs

@@ -115,7 +115,7 @@ def test_nested_tensors_are_refused_with_what_to_do() -> None:
         _compiled(torch.sin)(rows)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own way to such derivatives
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # torch's own way to such derivatives
 @pytest.mark.parametrize("is_wrapped", [False, True])
 def test_derivatives_are_taken_forwards(is_wrapped: bool) -> None:
     module = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
@@ -212,6 +212,16 @@ def test_weights_that_are_written_past_autograd_train(write: Any) -> None:
     torch.testing.assert_close(module.weight.grad, expected.weight.grad)
 
 
+def test_a_weight_that_becomes_anothers_memory_is_refused() -> None:
+    class Ties(nn.LayerNorm):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.weight.data = self.bias.data
+            return x * self.weight
+
+    with torch.no_grad(), pytest.raises(Exception, match="memory of a tensor that is replaced in place"):
+        _compiled(Ties(3))(torch.randn(2, 3))
+
+
 class _Force(nn.Module):
     """The gradient of an energy, as interatomic potentials return it."""
 
@@ -233,7 +243,7 @@ def test_gradients_are_taken_in_a_model_that_infers() -> None:
         torch.testing.assert_close(_compiled(module)(x), module(x))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch's own decompositions
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # of torch's own decompositions
 @pytest.mark.parametrize(
     "function",
     [

@@ -99,6 +99,7 @@ _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
         for name, when in (
             ("resize_as_", lambda node: True),
             ("set_", lambda node: [*node.args[:1]] != [*node.args[1:]]),  # parameters that are moved to where they are
+            ("shallow_copy_data_", lambda node: [*node.args[:1]] != [*node.args[1:]]),  # `set_` since torch 2.14
         )
     ),
     (
