@@ -235,6 +235,11 @@ def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
         tensor.copy_(value)
 
 
+def _copy(tensor: torch.Tensor, src: torch.Tensor, *options: Any, **named: Any) -> torch.Tensor:
+    """Of rows that are repeated already: before 2.12 torch asks whether `(n, 3)` and `(3,)` are equal by n and 3."""
+    return tensor.copy_(src.expand_as(tensor) if src.ndim < tensor.ndim else src, *options, **named)
+
+
 _of_fake_tensors = FakeTensor.tolist
 
 
@@ -261,6 +266,7 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.resize_as_, torch.Tensor.resize_as_), _resize_as),
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _corrcoef),
+    torch.Tensor.copy_: _copy,
     torch.Tensor.__getitem__: get_item,
     torch.Tensor.__setitem__: set_item,
     torch.Tensor.data.__get__: lambda tensor, *_: tensor.detach(),
