@@ -33,6 +33,9 @@ def arithmetic_forms(op: Any) -> dict[Any, Callable[..., Any]]:
         is_negative = op.Less(x, zero)
         return is_negative if x.dtype.is_integer() else op.Or(is_negative, op.Less(op.Reciprocal(x), zero))
 
+    def relu(x: Any) -> Any:  # onnxruntime has no Relu of all integers
+        return op.Max(x, number(0.0, x)) if x.dtype.is_integer() else op.Relu(x)
+
     def log1p(x: Any) -> Any:  # the exporter's own adds 1, of which the digits of small numbers are lost
         y = op.Add(x, number(1.0, x))
         seen = op.Sub(y, number(1.0, x))  # what was added: Log(y) is of that
@@ -49,6 +52,7 @@ def arithmetic_forms(op: Any) -> dict[Any, Callable[..., Any]]:
         torch.ops.prims.prod.default: product,
         aten.remainder.Scalar: remainder,
         aten.signbit.default: signbit,
+        aten.relu.default: relu,
         aten.log1p.default: log1p,
         aten.expm1.default: expm1,
         operator.floordiv: floor_divide,

@@ -177,7 +177,14 @@ def test_what_is_no_tensor_is_refused(tmp_path: Path) -> None:
 def test_signs_and_numbers_near_0_keep_their_digits(tmp_path: Path) -> None:
     class Near(nn.Module):
         def forward(self, x: torch.Tensor, one: torch.Tensor, i: torch.Tensor) -> Any:
-            return torch.log1p(x), torch.expm1(x), torch.copysign(torch.ones(()), x), torch.signbit(i), one.signbit()
+            return (
+                torch.log1p(x),
+                torch.expm1(x),
+                torch.copysign(torch.ones(()), x),
+                torch.signbit(i),
+                one.signbit(),
+                i.relu(),
+            )
 
     x = torch.tensor([-0.0, 0.0, 1e-20, -1e-8, 1e-5, 3e-4, -0.5, -1.0, 80.0, 100.0, float("inf"), float("nan")])
     inputs = {"x": x, "one": x[0], "i": torch.tensor([-1, 0, 1])}

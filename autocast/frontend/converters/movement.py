@@ -315,6 +315,7 @@ MOVEMENT: dict[str, Converter] = {
     "clone.default": _same_value,
     "constant_pad_nd.default": _pad,
     "copy.default": _copy,
+    "prims::copy_strided.default": _same_value,
     "empty.memory_format": _empty,
     "empty_permuted.default": _empty,
     "empty_strided.default": _empty,

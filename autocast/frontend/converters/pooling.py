@@ -185,8 +185,12 @@ def _adaptive_max_pool(importer: Importer, node: fx.Node, space: int) -> list[re
     extents, sizes = dims(importer.arg(node, 0, "self"))[-space:], _along_each(space, node.args[1])
     if set(sizes) == {1} and not all(isinstance(extent, int) for extent in extents):
         return _largest(importer, node, space)
-    if not all(isinstance(extent, int) for extent in extents) or 0 in (*extents, *sizes):
-        raise ImportModelError(f"windows that divide {extents} in {sizes}; expected sizes that are known now, above 0")
+    if 0 in (*extents, *sizes):
+        raise ImportModelError(f"windows that divide {extents} in {sizes}; expected sizes above 0")
+    if not all(isinstance(extent, int) for extent in extents):
+        if 1 in results_read(node):
+            raise ImportModelError(f"places in windows that divide {extents} in {sizes}; expected sizes known now")
+        return [_pooled(importer, node, space, lambda x: _largest_of_windows(importer, x, sizes))]
     windows = []
     for extent, size in zip(extents, sizes, strict=True):
         begin = np.arange(size) * extent // size
@@ -203,6 +207,24 @@ def _adaptive_max_pool(importer: Importer, node: fx.Node, space: int) -> list[re
     if 1 not in results_read(node):
         return [values]
     return [values, _pooled(importer, node, space, lambda x: _places_of_maxima(importer, x, windows))]
+
+
+def _largest_of_windows(importer: Importer, x: relax.Expr, outputs: Sequence[int]) -> relax.Expr:
+    """Of windows that divide axes of any size, one after the other: shorter ones repeat their last element."""
+    for axis, count in enumerate(outputs, 2):
+        shape = dims(x)
+        extent = importer.emit(op.shape_to_tensor(relax.ShapeExpr([shape[axis]])))
+        number, one, parts = (relax.const(n, "int64") for n in (np.arange(count)[:, None], 1, count))
+        begin = op.floor_divide(op.multiply(number, extent), parts)
+        end = op.negative(op.floor_divide(op.negative(op.multiply(op.add(number, one), extent)), parts))
+        steps = op.arange(0, shape[axis] // count + 2, 1, "int64")
+        places = importer.emit(
+            op.minimum(op.add(begin, steps), op.subtract(end, one))
+        )  # (count, of the longest window)
+        rows = importer.emit(op.take(x, importer.emit(op.reshape(places, [-1])), axis=axis, mode="clip"))
+        rows = importer.emit(op.reshape(rows, [*shape[:axis], *dims(places), *shape[axis + 1 :]]))
+        x = importer.emit(op.max(rows, axis + 1))
+    return x
 
 
 def _largest(importer: Importer, node: fx.Node, space: int) -> list[relax.Expr]:

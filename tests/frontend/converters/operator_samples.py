@@ -121,6 +121,9 @@ NUMBERS: dict[str, dict[str, Sample]] = {
         "cdist": lambda x, p, i: torch.cdist(x, p) + torch.cdist(x, p, p=1.0) + torch.cdist(x, p, p=3.0),
         "pdist": lambda x, p, i: F.pdist(x[0]) + F.pdist(x[1], float("inf")) + F.pdist(x[2], 0),
         "dist": lambda x, p, i: torch.dist(x, p, 3),
+        "lerp of pixels side by side": lambda x, p, i: torch.lerp(
+            x[None].to(memory_format=torch.channels_last), p[None], 0.3
+        ),
         "bilinear": lambda x, p, i: F.bilinear(x, p, p[:, :, :6].reshape(2, 6, 6), x[0, 0, :2]),
     },
     "places of maxima": {

@@ -11,6 +11,7 @@ from autocast.frontend.converters.masks import MASKS
 from autocast.frontend.converters.noise import NOISE
 from autocast.frontend.converters.quantized import QUANTIZED
 from autocast.frontend.converters.table import CONVERTERS, TRUSTED
+from autocast.frontend.nodes import name_of
 from autocast.frontend.splitting.decompose import decompose
 from tests.frontend.converters.image_samples import IMAGES
 from tests.frontend.converters.movement_samples import MOVES
@@ -94,7 +95,7 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
     for samples, inputs in modules:
         module = Calls(lambda *args, samples=samples: tuple(sample(*args) for sample in samples.values()))
         program = decompose(torch.export.export(module, inputs))
-        seen |= {n.target.__name__ for n in program.graph.nodes if n.op == "call_function"}
+        seen |= {name_of(n) for n in program.graph.nodes if n.op == "call_function"}
     seen |= {f"_upsample_{how}2d_aa.default" for how in ("bicubic", "bilinear")}  # "bicubic antialiased", split further
     seen |= {f"_upsample_{how}2d_aa_backward.default" for how in ("bicubic", "bilinear")} | {
         f"fractional_max_pool{space}d_backward.default" for space in (2, 3)

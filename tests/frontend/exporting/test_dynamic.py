@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 from torch.utils import _pytree as pytree
@@ -199,6 +200,26 @@ def test_pooling_that_keeps_an_axis_takes_images_of_any_size(size: tuple[int | N
     for height, width in ((12, 15), (7, 5), (5, 9)):
         x = torch.randn(2, 3, height, width)
         torch.testing.assert_close(model(x), module(x))
+
+
+class _Largest(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        rows, volumes = x.flatten(1, 2), x[:, None]
+        return (
+            F.adaptive_max_pool2d(x, (2, 3)),
+            F.adaptive_max_pool1d(rows, 5),
+            F.adaptive_max_pool3d(volumes, (2, 4, 1)),
+        )
+
+
+def test_the_largest_of_windows_of_images_of_any_size() -> None:
+    dynamic = {"h": ("x", 2), "w": ("x", 3)}
+    model = from_torch(_Largest(), (torch.randn(2, 3, 12, 15),), dynamic=dynamic, fallback="error")
+    for height, width in ((12, 15), (1, 5), (5, 2), (9, 17)):
+        x = torch.randn(2, 3, height, width)
+        x[0, 0], x[1, 0, 0, 0] = -float("inf"), float("nan")
+        for got, expected in zip(model(x), _Largest()(x), strict=True):
+            torch.testing.assert_close(got, expected, equal_nan=True)
 
 
 class _Nested(nn.Module):
