@@ -15,12 +15,14 @@ def arithmetic_forms(op: Any) -> dict[Any, Callable[..., Any]]:
     """How torch's exporter is to write them, in the operators `op` of an opset."""
     import onnx_ir as ir
 
-    def remainder(x: Any, other: Any) -> Any:  # the exporter's own takes no sizes
+    def remainder(x: Any, other: Any) -> Any:  # the exporter's own takes no sizes, and multiplies what it divided
         is_number = isinstance(other, int | float)
         divisor = op.Constant(value=ir.tensor(other, dtype=x.dtype)) if is_number else op.CastLike(other, x)
         if x.dtype.is_integer():
             return op.Mod(x, divisor)
-        return op.Sub(x, op.Mul(op.Floor(op.Div(x, divisor)), divisor))
+        rest, zero = op.Mod(x, divisor, fmod=1), number(0.0, x)  # of the sign of x
+        is_other_side = op.And(op.Xor(op.Less(rest, zero), op.Less(divisor, zero)), op.Not(op.Equal(rest, zero)))
+        return op.Where(is_other_side, op.Add(rest, divisor), rest)
 
     def floor_divide(size: Any, by: Any) -> Any:  # the exporter's own rounds towards zero: -(-n // 2)
         return op.Div(op.Sub(size, op.Mod(size, by)), by)
@@ -42,6 +44,11 @@ def arithmetic_forms(op: Any) -> dict[Any, Callable[..., Any]]:
         scaled = op.Where(op.Equal(seen, x), op.Log(y), op.Mul(op.Log(y), op.Div(x, seen)))
         return op.Where(op.Equal(seen, number(0.0, x)), x, scaled)
 
+    def logaddexp(x: Any, y: Any) -> Any:  # the exporter's own is infinite from 89 on
+        largest = op.Where(op.Greater(x, y), x, y)
+        distance = op.Where(op.Equal(x, y), number(0.0, x), op.Abs(op.Sub(x, y)))  # of infinite ones, too
+        return op.Add(largest, log1p(op.Exp(op.Neg(distance))))
+
     def expm1(x: Any) -> Any:  # tanh(x / 2) is (exp(x) - 1) / (exp(x) + 1)
         return op.Mul(op.Tanh(op.Mul(x, number(0.5, x))), op.Add(op.Exp(x), number(1.0, x)))
 
@@ -51,6 +58,8 @@ def arithmetic_forms(op: Any) -> dict[Any, Callable[..., Any]]:
     return {
         torch.ops.prims.prod.default: product,
         aten.remainder.Scalar: remainder,
+        aten.remainder.Tensor: remainder,
+        aten.logaddexp.default: logaddexp,
         aten.signbit.default: signbit,
         aten.relu.default: relu,
         aten.log1p.default: log1p,
