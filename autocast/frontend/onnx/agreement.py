@@ -11,7 +11,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, tirx
 
 from autocast.frontend.onnx.expressions import of_sizes
 from autocast.ir import shape_of
@@ -128,6 +128,14 @@ def _leader(sizes: Sequence[Any], broadcasts: bool, is_compared: bool = False) -
     numbers = [size for size in sizes if isinstance(size, int) and not (broadcasts and size == 1)]
     if not varying:
         return None
-    leader = numbers[0] if numbers else varying[0]
-    are_same = tvm_ffi.structural_equal if is_compared else tvm.sym.Analyzer().can_prove_equal
+    names = [size for size in varying if isinstance(size, tirx.Var)]
+    leader = (numbers or names or varying)[0]
+    are_same = tvm_ffi.structural_equal if is_compared else _are_same
     return None if all(are_same(size, leader) for size in varying) else leader
+
+
+def _are_same(a: Any, b: Any) -> bool:
+    """Whether TVM's operators know that, whichever comes first: that `h` is `min(1, h) + max(h - 1, 0)` it can prove,
+    and not that this is `h`."""
+    analyzer = tvm.sym.Analyzer()
+    return bool(analyzer.can_prove_equal(a, b) and analyzer.can_prove_equal(b, a))
