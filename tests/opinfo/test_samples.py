@@ -51,6 +51,7 @@ def test_samples_of_torch_are_right_or_refused(name: str, worker: Worker) -> Non
         ("nn.BatchNorm1d.training", "training"),
         ("nn.Conv2d", "training"),
         ("nn.Conv2d", "mixed"),
+        ("nn.Conv2d", "onnx"),
     ],
 )
 def test_modules_of_torch_are_right(name: str, check: str, worker: Worker) -> None:
