@@ -33,6 +33,7 @@ from autocast.dynamo.graphs import Graph, Inputs, Ready, real, value_of
 from autocast.dynamo.layouts import keep_layouts
 from autocast.dynamo.sharing import Sharing
 from autocast.dynamo.sizes import OF_SIZES, follows, interpreted
+from autocast.dynamo.sparse import Rest
 from autocast.dynamo.statistics import without_running_ones, without_statistics
 from autocast.dynamo.traceable import write_data
 from autocast.errors import UnsupportedError
@@ -174,9 +175,12 @@ class _Traced(Graph):
     ) -> None:
         self.low = low or {}
         self.examples = examples
-        super().__init__(_prepared(body), options, examples)
+        prepared = _prepared(body)
+        self.rest = Rest(prepared)
+        super().__init__(prepared, options, examples)
         returned = body.graph.output_node().args[0]
-        shown = [position for position in self.results if results is None or position < results]
+        count = self.rest.count if results is None else results
+        shown = [position for position in self.results if position < count]
         #: Of results that are laid out otherwise: the order of their axes in memory, or where their elements lie.
         self.orders: dict[int, tuple[int, ...]] = {}
         self.places: dict[int, tuple[Any, ...]] = {}
@@ -191,6 +195,10 @@ class _Traced(Graph):
         """This, ready for its examples, as AOTAutograd calls it."""
         self.prepare(self.examples)
         return make_boxed_func(self)
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        results = super().__call__(*inputs)
+        return self.rest.results(results) if self.rest.positions else results
 
     def shared(self, inputs: Mapping[int, torch.Tensor], results: Mapping[int, torch.Tensor]) -> Sharing:
         """No results do: AOTAutograd makes views of them."""

@@ -271,6 +271,23 @@ def test_rows_for_padding_learn_nothing() -> None:
     _check(nn.Embedding(10, 4, padding_idx=1), torch.tensor([[1, 2, 2], [9, 0, 1]]))
 
 
+def test_sparse_gradients_are_sparse() -> None:
+    """One that torch makes of what is computed, and a dense one that it adds such a one to: a head that is tied."""
+    torch.manual_seed(0)
+    parts = nn.ModuleDict({"apart": nn.Embedding(9, 4, sparse=True), "tied": nn.Embedding(9, 4, sparse=True)})
+    ids = torch.tensor([[1, 2, 2], [8, 0, 1]])
+
+    def loss() -> torch.Tensor:
+        hidden = parts["apart"](ids) + parts["tied"](ids)
+        return (hidden @ parts["tied"].weight.mT).square().sum()
+
+    expected = torch.autograd.grad(loss(), list(parts.parameters()))
+    compiled: Any = torch.compile(loss, backend=dynamo.backend, options={"policy": "mp0"})
+    got = torch.autograd.grad(compiled(), list(parts.parameters()))
+    assert [gradient.layout for gradient in got] == [torch.sparse_coo, torch.strided]
+    torch.testing.assert_close(got, expected)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch computes what nothing here does")
 def test_averages_over_another_number_are_differentiated_whole() -> None:
     """Of the two operators that they are here, not of the last one alone."""
