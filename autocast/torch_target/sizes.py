@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import tvm
 from tvm import relax, tirx
 
 from autocast.errors import UnsupportedError
@@ -87,6 +88,9 @@ class Sizes:
             return _ARITHMETIC[type(expr)](self(expr.a), self(expr.b))
         if isinstance(expr, tirx.Cast):
             return self(expr.value)
+        if isinstance(expr, tvm.ir.Call) and expr.op.name == "prim.if_then_else" and isinstance(expr.args[0], tirx.LE):
+            at_most, then, otherwise = expr.args
+            return self(otherwise + (then - otherwise) * tirx.max(tirx.min(at_most.b - at_most.a + 1, 1), 0))
         if isinstance(expr, relax.ShapeExpr | Sequence) or hasattr(expr, "__len__"):
             return tuple(map(self, getattr(expr, "values", expr)))
         raise UnsupportedError(

@@ -210,8 +210,11 @@ def _adaptive_max_pool(importer: Importer, node: fx.Node, space: int) -> list[re
 
 
 def _largest_of_windows(importer: Importer, x: relax.Expr, outputs: Sequence[int]) -> relax.Expr:
-    """Of windows that divide axes of any size, one after the other: shorter ones repeat their last element."""
-    for axis, count in enumerate(outputs, 2):
+    """Of windows that divide axes of any size, from the last one on: shorter ones repeat their last element.
+
+    It is read at its place, so that the first of equals, row by row, has the gradient.
+    """
+    for axis, count in reversed([*enumerate(outputs, 2)]):
         shape = dims(x)
         extent = importer.emit(op.shape_to_tensor(relax.ShapeExpr([shape[axis]])))
         number, one, parts = (relax.const(n, "int64") for n in (np.arange(count)[:, None], 1, count))
@@ -223,7 +226,8 @@ def _largest_of_windows(importer: Importer, x: relax.Expr, outputs: Sequence[int
         )  # (count, of the longest window)
         rows = importer.emit(op.take(x, importer.emit(op.reshape(places, [-1])), axis=axis, mode="clip"))
         rows = importer.emit(op.reshape(rows, [*shape[:axis], *dims(places), *shape[axis + 1 :]]))
-        x = importer.emit(op.max(rows, axis + 1))
+        place = importer.emit(op.argmax(rows, axis + 1, keepdims=True))
+        x = importer.emit(op.squeeze(importer.emit(op.gather_elements(rows, place, axis + 1)), [axis + 1]))
     return x
 
 

@@ -183,6 +183,7 @@ def test_images_of_any_size_have_the_gradients_of_torch() -> None:
         {
             "means": torch.nn.AdaptiveAvgPool2d(1),
             "maxima with equals": torch.nn.Sequential(torch.nn.Hardtanh(-0.2, 0.2), torch.nn.AdaptiveMaxPool2d(1)),
+            "maxima of windows with equals": torch.nn.Sequential(_Rounded(), torch.nn.AdaptiveMaxPool2d((3, 2))),
             "reflected": torch.nn.ReflectionPad2d(1),
             "replicated": torch.nn.ReplicationPad2d((1, 0, 2, 1)),
             "every second window": torch.nn.Conv2d(4, 4, 2, stride=(2, 3)),
@@ -201,6 +202,13 @@ def test_images_of_any_size_have_the_gradients_of_torch() -> None:
     )
     model = from_torch(module, (torch.randn(2, 3, 8, 6),), dynamic={"h": ("*", 2, 1, 64), "w": ("*", 3, 1, 64)})
     _check_against_torch(model, module, [torch.randn(2, 3, *size) for size in ((8, 6), (5, 13), (2, 3))])
+
+
+class _Rounded(torch.nn.Module):
+    """Whole numbers, with the gradients of what they were."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (x.round() - x).detach()
 
 
 class _Part(torch.nn.Module):
