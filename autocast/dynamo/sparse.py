@@ -36,9 +36,11 @@ class Rest:
         for node in body.graph.nodes:
             if node is not output and (_is_sparse(node) or any(source in nodes for source in node.all_input_nodes)):
                 nodes[node] = None
-        read = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in nodes)
         self.count = len(results)
         self.positions = [i for i, result in enumerate(results) if result in nodes]
+        if not nodes:
+            return
+        read = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in nodes)
         graph = fx.Graph()
         copies = {source: graph.placeholder(source.name) for source in read}
         for node in nodes:

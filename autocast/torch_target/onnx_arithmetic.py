@@ -1,4 +1,4 @@
-"""Arithmetic in ONNX that torch's exporter has for some numbers alone."""
+"""Arithmetic in ONNX that torch's exporter lacks, or has for some numbers alone."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ def arithmetic_forms(op: Any) -> dict[Any, Callable[..., Any]]:
     """How torch's exporter is to write them, in the operators `op` of an opset."""
     import onnx_ir as ir
 
+    def number(value: float, like: Any) -> Any:
+        return op.CastLike(op.Constant(value_float=value), like)
+
     def remainder(x: Any, other: Any) -> Any:  # the exporter's own takes no sizes, and multiplies what it divided
         is_number = isinstance(other, int | float)
         divisor = op.Constant(value=ir.tensor(other, dtype=x.dtype)) if is_number else op.CastLike(other, x)
@@ -26,9 +29,6 @@ def arithmetic_forms(op: Any) -> dict[Any, Callable[..., Any]]:
 
     def floor_divide(size: Any, by: Any) -> Any:  # the exporter's own rounds towards zero: -(-n // 2)
         return op.Div(op.Sub(size, op.Mod(size, by)), by)
-
-    def number(value: float, like: Any) -> Any:
-        return op.CastLike(op.Constant(value_float=value), like)
 
     def signbit(x: Any) -> Any:  # the exporter's own is a vector for a number, and not true of -0
         zero = number(0.0, x)

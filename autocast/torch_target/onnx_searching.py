@@ -22,7 +22,8 @@ def searching_forms(op: Any) -> dict[Any, Callable[..., Any]]:
     ) -> Any:  # torch's own steps halve the example's range, and no longer one
         is_behind = op.Greater if right or side == "right" else op.GreaterOrEqual
         last = op.Constant(value_ints=[-1])
-        rows = op.Unsqueeze(boundaries, op.Constant(value_ints=[-2]))
+        of_rows = len(boundaries.shape) > 1
+        rows = op.Unsqueeze(boundaries, op.Constant(value_ints=[-2])) if of_rows else boundaries
         counted = op.Not(is_behind(rows, op.CastLike(op.Unsqueeze(x, last), rows)))  # NaN is behind all
         return op.ReduceSum(op.Cast(counted, to=6 if out_int32 else 7), last, keepdims=0)  # int32, int64
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import tempfile
 import warnings
@@ -65,17 +66,15 @@ def check_onnx(sample: Sample) -> Verdict:
 
 
 def _imported(sample: Sample) -> Any:
-    names = autocast.from_torch(copy.deepcopy(sample.module), copies(sample)).input_names
-    axes: dict[str, list[tuple[str, int]]] = {}
-    for name, x in zip(names, sample.tensors, strict=True):
+    """For all sizes, equal ones of one name, where that can be; sizes of 1 may be those that are broadcast."""
+    axes: dict[str, list[tuple[int, int]]] = {}
+    for at, x in enumerate(sample.tensors):
         for axis, size in enumerate(x.shape):
             if size > 1:
-                axes.setdefault(f"s{size}", []).append((name, axis))
+                axes.setdefault(f"s{size}", []).append((at, axis))
     if axes:
-        try:
+        with contextlib.suppress(ImportModelError):
             return from_torch(copy.deepcopy(sample.module), copies(sample), dynamic=axes)
-        except ImportModelError:
-            pass
     return from_torch(copy.deepcopy(sample.module), copies(sample))
 
 

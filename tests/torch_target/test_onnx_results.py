@@ -70,6 +70,7 @@ def test_lookups_searches_and_divisions_by_sizes_that_vary(tmp_path: Path) -> No
         def forward(self, x: torch.Tensor, rows: torch.Tensor) -> Any:
             n, places, square = x.shape[0], torch.arange(x.shape[0]) / 8, rows.reshape(2, 2)
             found = torch.bucketize(x, places), torch.bucketize(x, places, right=True, out_int32=True)
+            found = *found, torch.bucketize(x[0, 0], places)
             return x[rows], rows % n, x % 0.75, x.new_ones(-(-n // 2)), *found, square @ square.T
 
     rows = torch.tensor([0, -1, 2, -3])
@@ -174,10 +175,14 @@ def test_what_is_no_tensor_is_refused(tmp_path: Path) -> None:
     assert autocast.to_torch(autocast.from_relax(Nothing))(X) == autocast.from_relax(Nothing)(X) == ()
 
 
-def test_signs_and_numbers_near_0_keep_their_digits(tmp_path: Path) -> None:
+def test_numbers_near_0_and_far_from_it_keep_their_digits(tmp_path: Path) -> None:
     class Near(nn.Module):
         def forward(self, x: torch.Tensor, one: torch.Tensor, i: torch.Tensor) -> Any:
+            y = x.flip(0) * 10
             return (
+                torch.logaddexp(x, y),
+                torch.logaddexp(x, x),
+                x % y,
                 torch.log1p(x),
                 torch.expm1(x),
                 torch.copysign(torch.ones(()), x),

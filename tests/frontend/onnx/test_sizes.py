@@ -292,3 +292,21 @@ def test_slices_end_where_an_input_says(text: str, calls: list[Any]) -> None:
             (expected,) = ReferenceEvaluator(model).run(None, {"x": x, "k": bounds})
             np.testing.assert_array_equal(imported(x, bounds), expected)
             np.testing.assert_array_equal(module(torch.from_numpy(x), torch.from_numpy(bounds)), expected)
+
+
+def test_what_is_rolled_is_as_long_as_before() -> None:
+    model = model_of("""
+    main (float[N, H] x) => (float[N, H] y, float[N, H] z)
+        <int64[1] zero = {0}, int64[1] last = {-1}, int64[1] end = {9223372036854775807}, int64[1] axis = {1}> {
+        tail = Slice (x, last, end, axis)
+        head = Slice (x, zero, last, axis)
+        rolled = Concat <axis = 1> (tail, head)
+        y = Sub (rolled, x)
+        z = Sub (x, rolled)
+    }
+    """)
+    imported = autocast.from_onnx(model)
+    for sizes in ((2, 5), (1, 1), (3, 2)):
+        x = random(*sizes)
+        for got, wanted in zip(imported(x), ReferenceEvaluator(model).run(None, {"x": x}), strict=True):
+            np.testing.assert_array_equal(got, wanted)

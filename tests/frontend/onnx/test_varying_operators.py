@@ -80,20 +80,6 @@ def test_the_attributes_of_an_old_slice_say_the_same() -> None:
         np.testing.assert_array_equal(imported(x := random(rows, 6)), x[-3:, 1:-1])
 
 
-def test_what_is_rolled_is_as_long_as_before() -> None:
-    text = """
-    (float[N, H] x) => (float[N, H] y, float[N, H] z)
-        <int64[1] zero = {0}, int64[1] last = {-1}, int64[1] end = {9223372036854775807}, int64[1] axis = {1}> {
-        tail = Slice (x, last, end, axis)
-        head = Slice (x, zero, last, axis)
-        rolled = Concat <axis = 1> (tail, head)
-        y = Sub (rolled, x)
-        z = Sub (x, rolled)
-    }
-    """
-    compared(text, (random(2, 5),), (random(1, 1),), (random(3, 2),))
-
-
 def test_sizes_that_nobody_can_compare_before_are_compared_by_a_call() -> None:
     text = """
         (float[A, B] x) => (bool[1] same, bool[1] divides, int64[1] parts, int64[1] chosen)
