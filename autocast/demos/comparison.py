@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +23,10 @@ Way = Callable[[], Any]
 
 #: Pause before each measured run, in seconds: the other side's idle threads have gone to sleep by then.
 _PAUSE = 0.02
+
+#: Seconds after which a way is not called again, but for what is compared: torch has no fast bfloat16 on some machines,
+#: and takes minutes for a training step there.
+_PATIENCE = 30.0
 
 #: A speedup means little where half of the latencies behind it lie further apart than this share of their median.
 _STEADY = 0.25
@@ -99,14 +103,14 @@ def four_ways(
 
 def make_rows(
     names: Iterable[str],
-    latencies: Sequence[Sequence[float]],
+    runs: Sequence[Run],
     errors: Sequence[float],
     extra: Sequence[Mapping[str, Any]],
 ) -> Rows:
     """A row for each way, of what was found out about it."""
     return tuple(  # type: ignore[return-value]
-        Row(name, tuple(times), error, **more)
-        for name, times, error, more in zip(names, latencies, errors, extra, strict=True)
+        Row(name, tuple(run.latencies), error, **more)
+        for name, run, error, more in zip(names, runs, errors, extra, strict=True)
     )
 
 
@@ -118,17 +122,42 @@ def figures(model: Model, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
     return memory | ({} if model.report is None else {name: getattr(model.report, name) for name in names})
 
 
-def measure(ways: list[Way], rounds: int) -> list[list[float]]:
-    """Latencies in ms of each way, in rounds that run each once, so that all see the same state of the machine."""
-    latencies: list[list[float]] = [[] for _ in ways]
-    for number in range(rounds + 1):
-        for way, times in zip(ways, latencies, strict=True):
+@dataclass
+class Run:
+    """What measuring found out about one way: its latencies in ms, and the result that is compared."""
+
+    latencies: list[float] = field(default_factory=list)
+    result: Any = None
+    seconds: float = 0.0
+
+
+def measure(ways: Sequence[Way], rounds: int, compared: int = 1) -> list[Run]:
+    """Run each way once a round, so that all see the same state of the machine; the first round warms up.
+
+    Parameters
+    ----------
+    ways
+        What to call.
+    rounds
+        How many rounds count; fewer of a way that takes longer than `_PATIENCE`.
+    compared
+        The round whose result is kept, which no way misses.
+    """
+    runs = [Run() for _ in ways]
+    for number in range(max(rounds, compared) + 1):
+        for way, run in zip(ways, runs, strict=True):
+            if number > compared and run.seconds > _PATIENCE:
+                continue
             time.sleep(_PAUSE)
             started = time.perf_counter()
-            way()
-            if number:  # the first round warms up
-                times.append((time.perf_counter() - started) * 1e3)
-    return latencies
+            result = way()
+            taken = time.perf_counter() - started
+            run.seconds += taken
+            if number:
+                run.latencies.append(taken * 1e3)
+            if number == compared:
+                run.result = result
+    return runs
 
 
 def comparison(title: str, caption: str, rows: Rows) -> Table:
@@ -138,7 +167,13 @@ def comparison(title: str, caption: str, rows: Rows) -> Table:
     doubt = (
         f"\n?: half of the latencies of {', '.join(restless)} spread over more than {_STEADY:.0%}" if restless else ""
     )
-    table = Table(title=title, caption=caption + doubt)
+    most = max(len(row.latencies) for row in rows)
+    slow = "".join(
+        f"\n{row.name}: {len(row.latencies)} of {most} rounds, since they took over {_PATIENCE:.0f} s"
+        for row in rows
+        if len(row.latencies) < most
+    )
+    table = Table(title=title, caption=caption + slow + doubt)
     table.add_column("", no_wrap=True)
     names = ("latency ms", "minimum", "spread", "speedup", "peak MiB", "intermediates", "error")
     for name in (*names, "casts", "MiB", "greedy", "MiB"):

@@ -77,13 +77,12 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Re
     with torch.inference_mode():
         with progress("computing the float64 reference"):
             reference = deepcopy(module).double()(*inputs).logits
-        with progress("comparing outputs"):
-            errors = [relative_error(way(), reference) for way in ways.values()]
         with progress(f"measuring {options.rounds} rounds"):
-            latencies = measure(list(ways.values()), options.rounds)
+            runs = measure(list(ways.values()), options.rounds)
+        errors = [relative_error(run.result, reference) for run in runs]
     eager_casts = CastCounter(eager[1])
     counted = {"casts": eager_casts.casts, "cast_bytes": eager_casts.bytes}
-    rows = make_rows(ways, latencies, errors, [figures(float32, inputs), figures(low, inputs), {}, counted])
+    rows = make_rows(ways, runs, errors, [figures(float32, inputs), figures(low, inputs), {}, counted])
     return Result(options, vm.get_param_size(float32), workers, rows, float32, low, inputs)
 
 

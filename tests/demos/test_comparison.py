@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from autocast.demos import comparison as measuring
 from autocast.demos.comparison import Row, comparison, measure
 from autocast.terminal import to_text
 
@@ -20,8 +21,17 @@ def test_rounds_alternate_and_the_first_is_not_counted():
 
     fast, slow = measure([way("fast", 0.001), way("slow", 0.02)], rounds=3)
     assert order == ["fast", "slow"] * 4
-    assert len(fast) == len(slow) == 3
-    assert max(fast) < 20 <= min(slow)
+    assert len(fast.latencies) == len(slow.latencies) == 3
+    assert max(fast.latencies) < 20 <= min(slow.latencies)
+
+
+def test_a_way_that_takes_too_long_is_called_until_its_result_can_be_compared(monkeypatch):
+    monkeypatch.setattr(measuring, "_PATIENCE", 0.01)
+    fast, slow = measure([iter(range(9)).__next__, lambda: time.sleep(0.02)], rounds=5, compared=2)
+    assert (len(fast.latencies), fast.result) == (5, 2)
+    assert len(slow.latencies) == 2
+    shown = to_text(comparison("title", "caption", (row("ours", *fast.latencies),) * 3 + (row("torch", 60.0, 60.0),)))
+    assert "torch: 2 of 5 rounds, since they took over 0 s" in shown
 
 
 def row(name: str, *latencies: float) -> Row:

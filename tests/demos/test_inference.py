@@ -29,7 +29,6 @@ def result():
         "compiling",
         "compiling",
         "computing",
-        "comparing",
         "measuring",
     ]
     return result
