@@ -20,6 +20,7 @@ os.environ.setdefault("AUTOCAST_DEBUG", "poison")
 os.environ["AUTOCAST_CACHE"] = "off"
 
 import gc  # noqa: E402
+import inspect  # noqa: E402
 import pickle  # noqa: E402
 import random  # noqa: E402
 import zlib  # noqa: E402
@@ -41,6 +42,12 @@ from tests.kernels.targets.cpu.emulation import running_code_for  # noqa: E402
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# TVM's decorators ask for the whole stack with its sources, and for each frame of an import that is in no file Python
+# goes over all modules: half of the time of collecting the tests.
+inspect.modulesbyfile.update(  # type: ignore[attr-defined]
+    {f"<frozen {name}>": name for name in ("importlib._bootstrap", "importlib._bootstrap_external")}
+)
 
 
 def pytest_collection_finish() -> None:

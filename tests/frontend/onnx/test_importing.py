@@ -206,9 +206,12 @@ def test_inputs_that_have_a_value_are_none() -> None:
 
 #: Every fiftieth of ONNX's node tests; `python -m tests.onnx_suite` runs all.
 @pytest.mark.parametrize("form", ["inputs", "constants"])
-@pytest.mark.parametrize("name", [*list(cases())[::50]])
-def test_a_node_test_of_onnx_is_right_or_refused(name: str, form: str) -> None:
-    assert check(name, form).status in ("right", "refused")
+@pytest.mark.parametrize("place", range(0, 1450, 50))
+def test_a_node_test_of_onnx_is_right_or_refused(place: int, form: str) -> None:
+    names = list(cases())
+    if place >= len(names):
+        pytest.skip("this version of ONNX has fewer tests")
+    assert check(names[place], form).status in ("right", "refused")
 
 
 #: Of operators that were mended, with what they say by inputs as constants.
