@@ -37,6 +37,7 @@ from autocast.cache.store import Found  # noqa: E402
 from autocast.container import Format  # noqa: E402
 from autocast.kernels import detect_target, kernel_cache  # noqa: E402
 from tests.kernels.targets.cpu.emulation import running_code_for  # noqa: E402
+from tests.thoroughness import thorough_cases  # noqa: E402
 
 # Compiling makes the first example slow: no deadline. CI draws the same examples at every run, a developer fresh ones.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
@@ -50,10 +51,25 @@ inspect.modulesbyfile.update(  # type: ignore[attr-defined]
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say how much of the whole suite is run."""
+    parser.addoption("--thorough", action="store_true", help="also run the cases that tests/thorough.toml names")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases that repeat what others test, unless they or their files were asked for."""
+    if config.getoption("thorough") or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    left_out = thorough_cases()
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
+
+
 def pytest_collection_finish() -> None:
-    """Let garbage collections pass over what was imported: millions of objects, which stay."""
+    """Let garbage collections pass over what was imported, millions of objects that stay, and be rarer after that."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000)
 
 
 @pytest.fixture(autouse=True, scope="session")
