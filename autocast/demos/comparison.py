@@ -24,9 +24,9 @@ Way = Callable[[], Any]
 #: Pause before each measured run, in seconds: the other side's idle threads have gone to sleep by then.
 _PAUSE = 0.02
 
-#: Seconds after which a way is not called again, but for what is compared: torch has no fast bfloat16 on some machines,
-#: and takes minutes for a training step there.
-_PATIENCE = 30.0
+#: Seconds after which a way is not called again that is `_SLOW` times as slow as the first: torch has no fast bfloat16
+#: on some machines, and takes minutes for a training step there.
+_PATIENCE, _SLOW = 30.0, 10
 
 #: A speedup means little where half of the latencies behind it lie further apart than this share of their median.
 _STEADY = 0.25
@@ -41,7 +41,7 @@ class Row:
     latencies
         One for each round.
     error
-        Relative error of the output against torch in float64, in the Frobenius norm.
+        Relative error of the output against torch in float64, in the Frobenius norm; None where it took too long.
     memory, intermediates
         Peak memory of a call with and without parameters and inputs.
     casts, cast_bytes
@@ -52,7 +52,7 @@ class Row:
 
     name: str
     latencies: tuple[float, ...]
-    error: float
+    error: float | None
     memory: float | None = None
     intermediates: float | None = None
     casts: int | None = 0
@@ -104,7 +104,7 @@ def four_ways(
 def make_rows(
     names: Iterable[str],
     runs: Sequence[Run],
-    errors: Sequence[float],
+    errors: Sequence[float | None],
     extra: Sequence[Mapping[str, Any]],
 ) -> Rows:
     """A row for each way, of what was found out about it."""
@@ -124,7 +124,7 @@ def figures(model: Model, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
 
 @dataclass
 class Run:
-    """What measuring found out about one way: its latencies in ms, and the result that is compared."""
+    """What measuring found out about one way: its latencies in ms, and the result that is compared, if it got there."""
 
     latencies: list[float] = field(default_factory=list)
     result: Any = None
@@ -139,25 +139,36 @@ def measure(ways: Sequence[Way], rounds: int, compared: int = 1) -> list[Run]:
     ways
         What to call.
     rounds
-        How many rounds count; fewer of a way that takes longer than `_PATIENCE`.
+        How many rounds count; fewer of a way that nobody would wait for, where need be the first alone.
     compared
-        The round whose result is kept, which no way misses.
+        The round whose result is kept.
     """
     runs = [Run() for _ in ways]
     for number in range(max(rounds, compared) + 1):
         for way, run in zip(ways, runs, strict=True):
-            if number > compared and run.seconds > _PATIENCE:
+            if _is_too_slow(run, runs[0]):
                 continue
             time.sleep(_PAUSE)
             started = time.perf_counter()
             result = way()
             taken = time.perf_counter() - started
             run.seconds += taken
-            if number:
+            if number or _is_too_slow(run, runs[0]):
                 run.latencies.append(taken * 1e3)
             if number == compared:
                 run.result = result
     return runs
+
+
+def _is_too_slow(run: Run, first: Run) -> bool:
+    return run.seconds > max(_PATIENCE, _SLOW * first.seconds)
+
+
+def wrong(row: Row, bound: float | None) -> list[str]:
+    """What is wrong with a row: its error is above `bound`, or unknown."""
+    if bound is None or (row.error is not None and row.error <= bound):
+        return []
+    return [f"{row.name} has an error of {row.error} against torch in float64, expected at most {bound:.1e}"]
 
 
 def comparison(title: str, caption: str, rows: Rows) -> Table:
@@ -188,7 +199,7 @@ def comparison(title: str, caption: str, rows: Rows) -> Table:
             f"{baseline.median / row.median:.2f}{certain}",
             "" if row.memory is None else f"{row.memory:.2f}",
             "" if row.intermediates is None else f"{row.intermediates:.2f}",
-            f"{row.error:.1e}",
+            "" if row.error is None else f"{row.error:.1e}",
             "" if row.casts is None else str(row.casts),
             f"{row.cast_bytes / 2**20:.1f}" if row.casts else "",
             "" if row.greedy_casts is None else str(row.greedy_casts),

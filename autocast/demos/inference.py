@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autocast import vm
 from autocast.demos.bert import Options, build_bert, draw_ids
-from autocast.demos.comparison import Progress, Rows, Way, comparison, figures, four_ways, make_rows, measure
+from autocast.demos.comparison import Progress, Rows, Way, comparison, figures, four_ways, make_rows, measure, wrong
 from autocast.frontend import from_torch
 from autocast.model import Model
 from autocast.runtime import threads
@@ -79,7 +79,7 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Re
             reference = deepcopy(module).double()(*inputs).logits
         with progress(f"measuring {options.rounds} rounds"):
             runs = measure(list(ways.values()), options.rounds)
-        errors = [relative_error(run.result, reference) for run in runs]
+        errors = [None if run.result is None else relative_error(run.result, reference) for run in runs]
     eager_casts = CastCounter(eager[1])
     counted = {"casts": eager_casts.casts, "cast_bytes": eager_casts.bytes}
     rows = make_rows(ways, runs, errors, [figures(float32, inputs), figures(low, inputs), {}, counted])
@@ -89,12 +89,7 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Re
 def failures(result: Result) -> list[str]:
     """What is wrong with the outputs: one sentence each; empty if the demonstration shows what it claims."""
     float32, low, _, eager = result.rows
-    found = []
-    if not float32.error <= _FLOAT32_ERROR:
-        found.append(f"float32 differs from torch in float64 by {float32.error:.1e}, expected {_FLOAT32_ERROR:.0e}")
-    if not low.error <= eager.error:
-        found.append(f"{low.name} has an error of {low.error:.2e}, more than {eager.name}: {eager.error:.2e}")
-    return found
+    return [*wrong(float32, _FLOAT32_ERROR), *wrong(low, eager.error)]
 
 
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:

@@ -12,7 +12,7 @@ from rich.table import Table
 from torch.nn import functional
 
 from autocast.demos.bert import Options, build_bert, draw_ids
-from autocast.demos.comparison import Progress, Rows, comparison, figures, four_ways, make_rows, measure
+from autocast.demos.comparison import Progress, Rows, comparison, figures, four_ways, make_rows, measure, wrong
 from autocast.frontend import from_torch
 from autocast.model import Model
 from autocast.training import SGD, CrossEntropy, training_step
@@ -76,7 +76,7 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Tr
         reference = [float(exact()) for _ in range(_COMPARED + 1)][-1]
     with progress(f"measuring {options.rounds} rounds of training"):
         runs = measure(list(ways.values()), options.rounds, _COMPARED)
-    errors = [abs(float(run.result) / reference - 1) for run in runs]
+    errors = [None if run.result is None else abs(float(run.result) / reference - 1) for run in runs]
     uncounted = {"casts": None}
     rows = make_rows(ways, runs, errors, [figures(float32, inputs), figures(low, inputs), {}, uncounted])
     return TrainingResult(options, rows, float32, low, inputs)
@@ -85,13 +85,7 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Tr
 def failures(result: TrainingResult) -> list[str]:
     """What is wrong with the losses: one sentence each; empty if the demonstration shows what it claims."""
     float32, low, _, eager = result.rows
-    found = []
-    if not float32.error <= _FLOAT32_ERROR:
-        found.append(f"the float32 loss differs from float64 by {float32.error:.1e}, expected {_FLOAT32_ERROR:.0e}")
-    bound = max(eager.error, _LOW_ERROR)
-    if not low.error <= bound:
-        found.append(f"the loss of {low.name} has an error of {low.error:.2e}, expected at most {bound:.2e}")
-    return found
+    return [*wrong(float32, _FLOAT32_ERROR), *wrong(low, max(eager.error or 0.0, _LOW_ERROR))]
 
 
 def _torch_step(

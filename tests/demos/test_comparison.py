@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from autocast.demos import comparison as measuring
 from autocast.demos.comparison import Row, comparison, measure
@@ -25,13 +26,17 @@ def test_rounds_alternate_and_the_first_is_not_counted():
     assert max(fast.latencies) < 20 <= min(slow.latencies)
 
 
-def test_a_way_that_takes_too_long_is_called_until_its_result_can_be_compared(monkeypatch):
-    monkeypatch.setattr(measuring, "_PATIENCE", 0.01)
-    fast, slow = measure([iter(range(9)).__next__, lambda: time.sleep(0.02)], rounds=5, compared=2)
-    assert (len(fast.latencies), fast.result) == (5, 2)
-    assert len(slow.latencies) == 2
-    shown = to_text(comparison("title", "caption", (row("ours", *fast.latencies),) * 3 + (row("torch", 60.0, 60.0),)))
-    assert "torch: 2 of 5 rounds, since they took over 0 s" in shown
+def test_a_way_that_takes_too_long_is_not_called_again_and_its_result_not_compared(monkeypatch):
+    monkeypatch.setattr(measuring, "_PATIENCE", 0.05)
+    ways = [iter(range(9)).__next__, lambda: time.sleep(0.03) or "late", lambda: time.sleep(0.06) or "never"]
+    fast, slow, slowest = measure(ways, rounds=5)
+    assert len(measure(ways[1:], rounds=5)[1].latencies) == 5, "as slow as the first"
+    assert (len(fast.latencies), fast.result) == (5, 1)
+    assert (len(slow.latencies), slow.result) == (1, "late")
+    assert (len(slowest.latencies), slowest.result) == (1, None)
+    torch = replace(row("torch", 60.0), error=None)
+    shown = to_text(comparison("title", "caption", (row("ours", *fast.latencies),) * 3 + (torch,)))
+    assert "torch: 1 of 5 rounds, since they took over 0 s" in shown
 
 
 def row(name: str, *latencies: float) -> Row:
