@@ -197,7 +197,6 @@ def test_images_of_any_size_have_the_gradients_of_torch() -> None:
             "nearest": torch.nn.Upsample(size=(5, 11)),
             "linear": torch.nn.Upsample(scale_factor=2, mode="bilinear"),
             "linear from corner to corner": torch.nn.Upsample(size=(5, 1), mode="bilinear", align_corners=True),
-            "cubic": torch.nn.Upsample(scale_factor=2, mode="bicubic"),
         }
     )
     model = from_torch(module, (torch.randn(2, 3, 8, 6),), dynamic={"h": ("*", 2, 1, 64), "w": ("*", 3, 1, 64)})
