@@ -17,9 +17,16 @@ from tests.kernels.modules import module, run
 _MODES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
 _ROUNDING = ("round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "")
 _WAYS = [
-    *itertools.product(["nearest_neighbor"], (*_MODES, "tf_half_pixel_for_nn"), _ROUNDING, [0]),
+    *zip(
+        itertools.repeat("nearest_neighbor"),
+        (*_MODES, "tf_half_pixel_for_nn"),
+        reversed(_ROUNDING),
+        itertools.repeat(0),
+    ),
+    *itertools.product(["nearest_neighbor"], ["asymmetric"], _ROUNDING, [0]),
     *itertools.product(["linear"], _MODES, ["round"], [0]),
-    *itertools.product(["cubic"], _MODES, ["round"], [0, 1]),
+    *itertools.product(["cubic"], _MODES, ["round"], [0]),
+    ("cubic", "half_pixel", "round", 1),
 ]
 
 

@@ -15,20 +15,21 @@ from autocast.training.gradients.unknown_sizes import resizing
 from tests.kernels.modules import run
 
 _MODES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
+_ROUNDINGS = ("round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "")
+#: Coordinates, roundings and borders, whose code has nothing to do with each other: all of each, not of all pairs.
 _WAYS = {
-    "nearest_neighbor": itertools.product(
-        (*_MODES, "tf_half_pixel_for_nn"),
-        ("round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil", ""),
-        [0],
-    ),
-    "linear": itertools.product(_MODES, ["round"], [0]),
-    "cubic": itertools.product(_MODES, ["round"], [0, 1]),
+    "nearest_neighbor": [
+        *zip((*_MODES, "tf_half_pixel_for_nn"), reversed(_ROUNDINGS), itertools.repeat(0)),
+        *itertools.product(["asymmetric"], _ROUNDINGS, [0]),
+    ],
+    "linear": list(itertools.product(_MODES, ["round"], [0])),
+    "cubic": [("half_pixel", "round", 1), ("align_corners", "round", 0)],
 }
 
 
 @pytest.mark.parametrize("method", _WAYS)
 def test_matrices_of_every_way_to_resize_are_those_of_known_sizes(method: str) -> None:
-    ways = list(_WAYS[method])
+    ways = _WAYS[method]
     height, width = (tvm.tirx.Var(name, "int64") for name in ("height", "width"))
     x = relax.Var("x", relax.TensorType((1, 1, height, width), "float64"))
     builder = relax.BlockBuilder()
