@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from tvm.script import tirx as T
 
 import autocast
 from autocast import amp
 from autocast.training import SGD, CrossEntropy, training_step
+from tests.architectures import trainable
 from tests.kernels.bounds import Beyond, beyond, kernels_of
 from tests.kernels.targets.cpu.emulation import running_code_for
 from tests.kernels.targets.cpu.products.cases import target_of
@@ -22,50 +22,14 @@ def _beyond(model: autocast.Model, cpu: str, cores: int) -> list[Beyond]:
         return list(beyond(kernels_of(model.mod, target), target))
 
 
-class _Words(nn.Module):
-    """Each kind of layer that BERT and Llama have, once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.head = nn.Embedding(101, 48), nn.Linear(48, 101)
-        self.norm, self.rms_norm = nn.LayerNorm(48), nn.RMSNorm(48)
-        self.attention, self.out = nn.Linear(48, 3 * 48), nn.Linear(48, 48)
-        self.gated, self.narrowed = nn.Linear(48, 2 * 72, bias=False), nn.Linear(72, 48, bias=False)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.norm(self.words(ids))
-        heads = self.attention(x).unflatten(-1, (3, 3, 16)).transpose(1, 3).unbind(2)
-        x = x + self.out(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
-        gate, up = self.gated(self.rms_norm(x)).chunk(2, dim=-1)
-        return self.head(F.gelu(x + self.narrowed(F.silu(gate) * up)))
-
-
-class _Images(nn.Module):
-    """A ResNet of one block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter = nn.Sequential(nn.Conv2d(3, 12, 7, 2, 3), nn.BatchNorm2d(12), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-        self.block = nn.Sequential(
-            *(nn.Conv2d(12, 40, 3, 2, 1, bias=False), nn.BatchNorm2d(40), nn.ReLU()),
-            *(nn.Conv2d(40, 40, 3, 1, 1, bias=False), nn.BatchNorm2d(40)),
-        )
-        self.shortcut, self.head = nn.Conv2d(12, 40, 1, 2), nn.Linear(40, 7)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.enter(x)
-        return self.head(F.relu(self.block(x) + self.shortcut(x)).mean((2, 3)))
-
-
 @pytest.mark.parametrize(
-    ("build", "dtype", "cpu"),
-    [(_Images, None, "znver4"), (_Words, "bfloat16", "sapphirerapids"), (_Words, "float16", "x86-64-v3")],
+    ("name", "dtype", "cpu"),
+    [("resnet", None, "znver4"), ("bert", "bfloat16", "sapphirerapids"), ("llama", "float16", "x86-64-v3")],
 )
 def test_training_steps_that_many_threads_share_stay_within_their_buffers(
-    build: type[nn.Module], dtype: str | None, cpu: str
+    name: str, dtype: str | None, cpu: str
 ) -> None:
-    x = torch.randn(2, 3, 33, 29) if build is _Images else torch.arange(26).view(2, 13)
-    step = training_step(autocast.from_torch(build().eval(), (x,)), CrossEntropy(), SGD(momentum=0.9))
+    step = training_step(trainable(name), CrossEntropy(), SGD(momentum=0.9))
     assert not _beyond(step if dtype is None else amp.autocast(step, dtype=dtype), cpu, 16)
 
 
