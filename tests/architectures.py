@@ -57,7 +57,7 @@ def bert() -> Architecture:
     config = BertConfig(
         vocab_size=101,
         hidden_size=48,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=3,
         intermediate_size=80,
         max_position_embeddings=32,
@@ -70,7 +70,7 @@ def gpt2() -> Architecture:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        vocab_size=101, n_embd=48, n_layer=2, n_head=3, n_positions=32, bos_token_id=0, eos_token_id=0, use_cache=False
+        vocab_size=101, n_embd=48, n_layer=1, n_head=3, n_positions=32, bos_token_id=0, eos_token_id=0, use_cache=False
     )
     return Architecture(GPT2LMHeadModel(config), (_ids(2, 11),), {}, DYNAMIC_BATCH)
 
@@ -118,7 +118,7 @@ def vit() -> Architecture:
         image_size=24,
         patch_size=8,
         hidden_size=48,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=3,
         intermediate_size=80,
         num_labels=7,

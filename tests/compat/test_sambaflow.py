@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -108,25 +109,27 @@ samba.utils.argparser.main(mymodel, (torch.zeros(4, 8),))
 """
 
 
-def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = tmp_path / "mymodel.py"
-    path.write_text(FILE)
-    return subprocess.run([sys.executable, str(path), *arguments], capture_output=True, text=True, check=False)
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """The file of a script."""
+    (tmp_path / "mymodel.py").write_text(FILE)
+    return str(tmp_path / "mymodel.py")
 
 
-def test_a_file_with_a_module_and_inputs_is_compiled_from_the_command_line(tmp_path):
+def test_a_file_with_a_module_and_inputs_is_compiled_from_the_command_line(path, capsys, monkeypatch):
     arguments = "compile --graphamp-preset mp1 --tiling-accum bf16sr --weight-grad-reduce bf16sr --fp32-params"
-    done = run(tmp_path, *arguments.split(), "--enable-mixed-precision-ops", "gemm", "softmax")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    monkeypatch.setattr(sys, "argv", [path, *arguments.split(), "--enable-mixed-precision-ops", "gemm", "softmax"])
+    runpy.run_path(path, run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith('Policy(preset="mp1", mixed_ops=("gemm", "softmax")')
     assert any("relax.matmul: bfloat16 -> float32 (widening by operator list" in line for line in lines)
     assert any("relax.multiply: float32 -> float32 (leave by region" in line for line in lines)
     assert lines[-1].startswith("compiled in ")
 
 
-def test_a_command_that_is_not_understood_is_refused_with_status_2(tmp_path):
-    done = run(tmp_path, "compile", "--graphamp-preset", "mp2")
+def test_a_command_that_is_not_understood_is_refused_with_status_2(path):
+    command = [sys.executable, path, "compile", "--graphamp-preset", "mp2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "invalid choice: 'mp2'" in done.stderr
 
