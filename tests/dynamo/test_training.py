@@ -98,7 +98,9 @@ def _losses(module: Any, parameters: Any, loss: Callable[..., torch.Tensor], bat
     ("name", "make", "options", "tolerance"),
     [
         ("bert", _compiled, _FLOAT32, 1e-4),
-        ("images", _wrapped, {}, 2e-2),
+        ("bert", _wrapped, {}, 2e-2),
+        ("images", _wrapped, _FLOAT32, 1e-4),
+        ("images", _compiled, {}, 2e-2),
     ],
 )
 def test_a_loop_of_torch_has_the_losses_that_it_had(name: str, make: Any, options: Any, tolerance: float) -> None:

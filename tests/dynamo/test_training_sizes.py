@@ -22,6 +22,7 @@ _Function = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 #: Functions of a layer's result `y`, the input `x` and its length `n`, (2, n, 8). One module computes all.
 _FUNCTIONS: dict[str, _Function] = {
     "y[:, : int(n * 0.7)]": lambda y, x, n: y[:, : int(n * 0.7)],
+    "y[:, int(n * 0.7) :]": lambda y, x, n: y[:, int(n * 0.7) :],
     "y[:, : int(n**0.5)]": lambda y, x, n: y[:, : int(n**0.5)],
     "y[:, : round(n * 0.3)]": lambda y, x, n: y[:, : round(n * 0.3)],
     "roll": lambda y, x, n: y.roll(n // 3, 1),
@@ -31,6 +32,7 @@ _FUNCTIONS: dict[str, _Function] = {
     "interpolate": lambda y, x, n: F.interpolate(y.mT, scale_factor=1.7, mode="linear"),
     "masked_fill": lambda y, x, n: y.masked_fill((torch.arange(n) < n // 4)[None, :, None], 0.0),
     "arange": lambda y, x, n: y * torch.arange(n)[None, :, None],
+    "std": lambda y, x, n: y.std(1),
     "median": lambda y, x, n: y.median(1).values,
     "halves of y and x": lambda y, x, n: torch.cat([y[:, n // 2 :], x[:, : n // 2]], 1),
     "rows of three times as many": lambda y, x, n: y.repeat(1, 3, 1).flatten(1)[torch.tensor([1, 0, 1])],
@@ -38,6 +40,8 @@ _FUNCTIONS: dict[str, _Function] = {
     "attention": lambda y, x, n: F.scaled_dot_product_attention(y[:, None], x[:, None], x[:, None], is_causal=True),
     "y[:, ::2].flip(1)": lambda y, x, n: y[:, ::2].flip(1),
     "columns of a product": lambda y, x, n: (y @ x.mT)[:, :, : n // 2],
+    "split": lambda y, x, n: y.split([n // 3, n - n // 3], 1)[1],
+    "chunk": lambda y, x, n: y.chunk(2, 1)[0],
     "the shorter half of a softmax": lambda y, x, n: y.softmax(1).chunk(2, 1)[1],
     "narrow": lambda y, x, n: y.narrow(1, n - n // 3 - 1, n // 3),
     "pad": lambda y, x, n: F.pad(y, (0, 0, 0, n // 2)),
