@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -106,16 +106,26 @@ def _resize(importer: Importer, node: fx.Node, method: str) -> relax.Expr:
             return _nearest(importer, x, size, scales)
         return _by_products(importer, node, size, (_OPERATORS[method], align, scales))
     half = "asymmetric" if method == "nearest_neighbor" else "half_pixel"
-    resized = relax.op.image.resize2d(
-        x,
-        relax.ShapeExpr(size),
+    resize = partial(
+        relax.op.image.resize2d,
         layout="NCHW",
         method=method,
         coordinate_transformation_mode="align_corners" if align else half,
         rounding_method="floor" if method == "nearest_neighbor" else "",
         cubic_alpha=-0.75,
     )
-    return importer.emit(resized)
+    if importer.dtype(node) == "uint8" and method != "nearest_neighbor":
+        place = node_place(node)
+        importer.block_builder.place = place._replace(region=place.region or "float32")
+        return _of_bytes(importer, _of_bytes(importer, x, [dims(x)[2], size[1]], resize), size, resize)
+    return importer.emit(resize(x, relax.ShapeExpr(size)))
+
+
+def _of_bytes(importer: Importer, x: relax.Expr, size: list[Any], resize: Callable[..., relax.Expr]) -> relax.Expr:
+    """Images of bytes, which torch rounds after each axis: to the nearest, halves up, from 0 to 255."""
+    resized = importer.emit(resize(cast(importer, x, "float32"), relax.ShapeExpr(size)))
+    nearest = importer.emit(relax.op.floor(importer.emit(relax.op.add(resized, relax.const(0.5, "float32")))))
+    return cast(importer, importer.emit(relax.op.clip(nearest, 0, 255)), "uint8")
 
 
 #: Converters by the name of the overload.
