@@ -111,8 +111,14 @@ def copies(sample: Sample) -> tuple[torch.Tensor, ...]:
 
 def tensors_of(result: Any) -> list[torch.Tensor]:
     """The tensors in what a module returns."""
-    leaves = [torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in pytree.tree_leaves(result)]
+    leaves = [_of_array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in pytree.tree_leaves(result)]
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _of_array(array: np.ndarray) -> torch.Tensor:
+    if array.dtype.name == "bfloat16":  # which is none of NumPy's own
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def _type(tensor: torch.Tensor) -> str:
