@@ -164,11 +164,12 @@ def _is_too_slow(run: Run, first: Run) -> bool:
     return run.seconds > max(_PATIENCE, _SLOW * first.seconds)
 
 
-def wrong(row: Row, bound: float | None) -> list[str]:
+def wrong(row: Row, bound: float) -> list[str]:
     """What is wrong with a row: its error is above `bound`, or unknown."""
-    if bound is None or (row.error is not None and row.error <= bound):
+    if row.error is not None and row.error <= bound:
         return []
-    return [f"{row.name} has an error of {row.error} against torch in float64, expected at most {bound:.1e}"]
+    error = "unknown" if row.error is None else f"{row.error:.2e}"
+    return [f"the error of {row.name} against torch in float64 is {error}, expected at most {bound:.2e}"]
 
 
 def comparison(title: str, caption: str, rows: Rows) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import nullcontext
 from copy import deepcopy
@@ -89,7 +90,7 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Re
 def failures(result: Result) -> list[str]:
     """What is wrong with the outputs: one sentence each; empty if the demonstration shows what it claims."""
     float32, low, _, eager = result.rows
-    return [*wrong(float32, _FLOAT32_ERROR), *wrong(low, eager.error)]
+    return [*wrong(float32, _FLOAT32_ERROR), *wrong(low, math.inf if eager.error is None else eager.error)]
 
 
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:

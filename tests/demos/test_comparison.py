@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
 
 from autocast.demos import comparison as measuring
 from autocast.demos.comparison import Row, comparison, measure
 from autocast.terminal import to_text
 
 
-def test_rounds_alternate_and_the_first_is_not_counted():
-    order = []
+@pytest.fixture
+def taking(monkeypatch):
+    """A way that takes so many seconds of a clock that nothing else moves, and returns which of its calls it is."""
+    now = [0.0]
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: now[0], sleep=lambda seconds: None))
 
-    def way(name, seconds):
+    def way(seconds):
+        calls = itertools.count()
+
         def call():
-            order.append(name)
-            time.sleep(seconds)
+            now[0] += seconds
+            return next(calls)
 
         return call
 
-    fast, slow = measure([way("fast", 0.001), way("slow", 0.02)], rounds=3)
-    assert order == ["fast", "slow"] * 4
-    assert len(fast.latencies) == len(slow.latencies) == 3
-    assert max(fast.latencies) < 20 <= min(slow.latencies)
+    return way
 
 
-def test_a_way_that_takes_too_long_is_not_called_again_and_its_result_not_compared(monkeypatch):
-    monkeypatch.setattr(measuring, "_PATIENCE", 0.05)
-    ways = [iter(range(9)).__next__, lambda: time.sleep(0.03) or "late", lambda: time.sleep(0.06) or "never"]
-    fast, slow, slowest = measure(ways, rounds=5)
-    assert len(measure(ways[1:], rounds=5)[1].latencies) == 5, "as slow as the first"
+def test_rounds_alternate_and_the_first_is_not_counted(taking):
+    order = []
+    ways = {"a": taking(1), "b": taking(2)}
+    named = [lambda name=name: order.append(name) or ways[name]() for name in ways]
+    fast, slow = measure(named, rounds=3)
+    assert order == ["a", "b"] * 4
+    assert (fast.latencies, slow.latencies) == ([1000.0] * 3, [2000.0] * 3)
+    assert (fast.result, slow.result) == (1, 1)
+
+
+def test_a_way_that_takes_too_long_is_not_called_again_and_its_result_not_compared(taking):
+    fast, slow, slowest = measure([taking(0.5), taking(16), taking(40)], rounds=5, compared=1)
     assert (len(fast.latencies), fast.result) == (5, 1)
-    assert (len(slow.latencies), slow.result) == (1, "late")
-    assert (len(slowest.latencies), slowest.result) == (1, None)
-    torch = replace(row("torch", 60.0), error=None)
-    shown = to_text(comparison("title", "caption", (row("ours", *fast.latencies),) * 3 + (torch,)))
-    assert "torch: 1 of 5 rounds, since they took over 0 s" in shown
+    assert (len(slow.latencies), slow.result) == (1, 1)
+    assert (slowest.latencies, slowest.result) == ([40_000.0], None)
+    ours, torch = row("ours", *fast.latencies), replace(row("torch", *slowest.latencies), error=None)
+    shown = to_text(comparison("title", "caption", (ours, ours, ours, torch)))
+    assert "torch: 1 of 5 rounds, since they took over 30 s" in shown
+
+
+def test_a_way_may_take_as_long_as_ours(taking):
+    assert [len(run.latencies) for run in measure([taking(40), taking(300)], rounds=5)] == [5, 5]
 
 
 def row(name: str, *latencies: float) -> Row:

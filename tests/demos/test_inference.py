@@ -65,7 +65,9 @@ def test_the_table_shows_all_rows(result):
 def test_wrong_outputs_are_reported(result):
     float32, low, eager, eager_low = result.rows
     wrong = replace(result, rows=(replace(float32, error=float("nan")), replace(low, error=1.0), eager, eager_low))
-    assert [failure.split()[0] for failure in inference.failures(wrong)] == ["float32", "AMP"]
+    assert [failure.split()[3] for failure in inference.failures(wrong)] == ["float32", "AMP"]
+    unknown = replace(result, rows=(float32, replace(low, error=None), eager, replace(eager_low, error=None)))
+    assert [failure.split()[3] for failure in inference.failures(unknown)] == ["AMP"]
 
 
 def test_the_model_of_the_demonstration_is_bert_base():
